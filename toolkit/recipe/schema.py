@@ -1,0 +1,174 @@
+"""The recipe as types: what a user may write, with its defaults. (YAML and lines: load.py.)"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator
+
+from toolkit.registry import DRAFTERS
+
+BackendName = Literal["cpu", "tensorrt", "pytorch"]
+DType = Literal["float32", "float16", "bfloat16"]
+
+
+class Section(BaseModel):
+    """A part of the recipe: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def expand_range(value: Any) -> Any:
+    """`4`, `[2, 4]`, `"2..8"` and `"1,2,8..10"` as a tuple of integers; ascending, no repeats."""
+    if isinstance(value, str):
+        numbers: list[int] = []
+        for part in value.split(","):
+            low, dots, high = part.strip().partition("..")
+            try:
+                first, last = int(low), int(high if dots else low)
+            except ValueError:
+                raise ValueError(f"{part.strip()!r} is not a number or a range like 2..8") from None
+            if last < first:
+                raise ValueError(f"range {part.strip()!r} runs backwards; write {last}..{first}")
+            if last - first > 4096:
+                raise ValueError(f"range {part.strip()!r} has more than 4096 values")
+            numbers.extend(range(first, last + 1))
+        return tuple(sorted(set(numbers)))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    return value
+
+
+IntRange = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(expand_range), Field(min_length=1)
+]
+
+
+class Parallel(Section):
+    """Over how many GPUs (ranks) a checkpoint is split."""
+
+    tp: int = Field(1, ge=1, le=64, description="Tensor-parallel size.")
+    pp: int = Field(1, ge=1, le=64, description="Pipeline-parallel size.")
+
+
+class ModelSpec(Section):
+    """One model: where its weights come from and in which form they are used."""
+
+    checkpoint: str = Field(
+        min_length=1,
+        description="Directory of safetensors, .gguf file, hub id (org/name) or pip:NAME==VERSION.",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+    dtype: DType = "bfloat16"
+    quantization: str | None = Field(
+        None, description="null, or w8a16 (int8 weights), w4a16, fp8, awq."
+    )
+    parallel: Parallel = Parallel()
+    layers: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="Use only these decoder layers of the checkpoint, in this order."
+    )
+    trust_remote_code: bool = False
+
+
+class DraftLength(Section):
+    """How many tokens to draft in each verify step, up to max_draft_len."""
+
+    policy: Literal["fixed", "adaptive"] = "fixed"
+    min: int = Field(1, ge=1, description="Adaptive: never fewer than this.")
+
+
+class Speculation(Section):
+    """What every drafter has; each drafter's own options extend this class in its own file."""
+
+    drafter: str
+    max_draft_len: int = Field(4, ge=1, le=512)
+    draft_length: DraftLength = DraftLength()
+
+
+class EngineLimits(Section):
+    """Sizes that an engine is built for."""
+
+    max_batch_size: int = Field(8, ge=1)
+    max_input_len: int = Field(2048, ge=1)
+    max_seq_len: int = Field(4096, ge=2)
+    max_num_tokens: int | None = Field(None, ge=1)
+
+    @field_validator("max_seq_len")
+    @classmethod
+    def _room_for_output(cls, value: int, info: Any) -> int:
+        longest = info.data.get("max_input_len", 0)
+        if value <= longest:
+            raise ValueError(f"must be above max_input_len ({longest}): prompt plus output")
+        return value
+
+
+class Sampling(Section):
+    """How a token is drawn from the logits; temperature 0 is greedy."""
+
+    temperature: float = Field(0.0, ge=0.0, le=100.0)
+    top_k: int = Field(0, ge=0, description="0: no limit.")
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+
+
+class Objective(Section):
+    """What the tuner makes best."""
+
+    metric: Literal["tpot", "output_throughput"] = "tpot"
+    percentile: int = Field(50, ge=1, le=99)
+
+
+class Tune(Section):
+    """What `spectool tune` measures."""
+
+    k: IntRange = (2, 3, 4, 5, 6, 7, 8)
+    batch: IntRange = (1, 2, 4)
+    prompts: dict[str, str] = Field(
+        default={"chat_ko": "chat_ko", "code": "code", "edit": "edit"},
+        min_length=1,
+        description='Domain -> bundled prompt set or a JSONL file with one {"prompt": ...} a line.',
+    )
+    max_tokens: int = Field(64, ge=2, description="Output tokens of one request.")
+    prompts_per_domain: int | None = Field(None, ge=1, description="Use only the first N prompts.")
+    sampling: Sampling = Sampling()
+    objective: Objective = Objective()
+
+
+class Serve(Section):
+    """How the model repository is laid out and where its server listens."""
+
+    layout: Literal["bls", "inprocess"] = "inprocess"
+    host: str = "127.0.0.1"
+    http_port: int = Field(8000, ge=1, le=65535)
+    grpc_port: int = Field(8001, ge=1, le=65535)
+    metrics_port: int = Field(8002, ge=1, le=65535)
+
+
+def _parse_speculation(value: Any) -> Any:
+    """Parse the section with the options model of the drafter that it names."""
+    if not isinstance(value, dict):
+        return value  # pydantic says what it expected
+    name = value.get("drafter")
+    if not isinstance(name, str) or name not in DRAFTERS:
+        return value  # Speculation itself reports a missing drafter; load.py an unknown one
+    return DRAFTERS[name].Options.model_validate(value)
+
+
+class Recipe(Section):
+    """One deployment: a target, its drafter, engine sizes, and how it is tuned and served."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    backend: BackendName = "cpu"
+    tensorrt_llm: str = Field("1.2.1", description="The release whose rules and spellings apply.")
+    target: ModelSpec
+    speculation: Annotated[SerializeAsAny[Speculation], BeforeValidator(_parse_speculation)]
+    engine: EngineLimits = EngineLimits()
+    tune: Tune = Tune()
+    serve: Serve = Serve()
+
+    def models(self) -> dict[str, ModelSpec]:
+        """Role -> model to convert and build: `target`, then whatever the drafter needs."""
+        return {
+            "target": self.target,
+            **DRAFTERS[self.speculation.drafter].models(self.speculation),
+        }

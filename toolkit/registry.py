@@ -1,0 +1,54 @@
+"""Plug points as tables: names are data, and the module behind a name loads on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from toolkit.errors import UnknownNameError
+
+
+class Registry(Mapping[str, Any]):
+    """Names known at start-up, each with the `module:attribute` that implements it."""
+
+    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self._entries)
+        module, _, attribute = self._entries[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+# The tables stand here, below the parts that they name, so that the recipe can ask for a drafter's
+# options without importing the algorithms: an entry is a string until somebody asks for it.
+DRAFTERS = Registry(
+    "drafter",
+    {
+        "none": "toolkit.speculation.drafters.none:NoDrafter",
+        "draft_target": "toolkit.speculation.drafters.draft_target:DraftTargetDrafter",
+        "ngram": "toolkit.speculation.drafters.ngram:NGramDrafter",
+    },
+)
+
+FAMILIES = Registry(
+    "model family",
+    {
+        "LlamaForCausalLM": "toolkit.checkpoint.families.llama:LLAMA",
+        "MistralForCausalLM": "toolkit.checkpoint.families.mistral:MISTRAL",
+        "Qwen2ForCausalLM": "toolkit.checkpoint.families.qwen2:QWEN2",
+        "Qwen3ForCausalLM": "toolkit.checkpoint.families.qwen3:QWEN3",
+        "GemmaForCausalLM": "toolkit.checkpoint.families.gemma:GEMMA",
+    },
+)
+
+BACKENDS = Registry("backend", {"cpu": "toolkit.backends.cpu.backend:CpuBackend"})

@@ -1,0 +1,182 @@
+"""The words that target, drafters and the loop share.
+
+Shapes: T tokens, R rows, V vocabulary, H hidden. A `LanguageModel` holds one KV cache per open
+sequence. Rolling back is saying a smaller length: `truncate` is O(1), and the next `forward`
+overwrites what was rejected.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.recipe.schema import ModelSpec, Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """New tokens of one sequence for one forward pass."""
+
+    seq: int
+    tokens: NDArray[np.int64]  # [T], T >= 1
+    rows: int = 1  # logits are wanted for the last R of them; 0: none
+    positions: NDArray[np.int64] | None = None  # [T] absolute; default: length, length + 1, ...
+    mask: NDArray[np.bool_] | None = None  # [T, T] row attends to column; default: causal
+    hidden: bool = False  # also return the final hidden states of those rows
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one forward pass says about one sequence."""
+
+    logits: NDArray[np.float32]  # [R, V], V = the unpadded vocabulary
+    hidden: NDArray[np.float32] | None = None  # [R, H]
+
+
+class LanguageModel(Protocol):
+    """A decoder with a KV cache per open sequence; a batch may be ragged in every way."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_seq_len(self) -> int: ...
+
+    @property
+    def max_batch_size(self) -> int: ...
+
+    def open(self) -> int:
+        """A new, empty sequence; raises CapacityError when no slot is free."""
+        ...
+
+    def close(self, seq: int) -> None:
+        """Free the sequence's KV blocks."""
+        ...
+
+    def length(self, seq: int) -> int:
+        """Tokens whose keys and values are in the cache."""
+        ...
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Forget every token from position `length` on. O(1)."""
+        ...
+
+    def keep(self, seq: int, base: int, rows: Sequence[int]) -> None:
+        """After a tree: of the tokens fed from position `base`, keep these rows, in this order."""
+        ...
+
+    def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
+        """Append every step's tokens to its sequence and return its logits, in the same order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn from logits; `seed` is always a number by the time the loop sees it."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One sequence that wants a proposal now."""
+
+    seq: int  # the id under which the loop began it
+    tokens: Sequence[int]  # prompt and output so far; the last one is not in the target's KV yet
+    draft_len: int  # draft at most this many
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafted tokens and the distributions they were drawn from."""
+
+    tokens: list[int]  # at most draft_len; may be empty
+    # [len(tokens), V] after temperature, top-k and top-p. None: drafted without chance (greedy,
+    # lookup), so each distribution is one-hot at the drafted token.
+    probs: NDArray[np.float64] | None = None
+
+
+class Drafter(ABC):
+    """One way to draft. Everything that differs by drafter stands in the drafter's own file."""
+
+    Options: ClassVar[type[Speculation]]
+
+    @classmethod
+    def unsupported_on(cls, backend: str, version: str) -> str | None:
+        """Why this drafter cannot run there, in words; None when it can."""
+        return None
+
+    @classmethod
+    def models(cls, options: Speculation) -> dict[str, ModelSpec]:
+        """Role -> model that must be converted and built besides the target."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
+        """The drafter at work, with the models it asked for (by role)."""
+
+    def begin(self, seq: int, prompt: Sequence[int]) -> None:  # noqa: B027
+        """A sequence starts; its prompt has been or is being read by the target."""
+
+    @abstractmethod
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """A proposal for each request, in the same order, drafted together where that is faster."""
+
+    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:  # noqa: B027
+        """`tokens` were emitted by a verify step; the first `accepted` of them were drafted."""
+
+    def end(self, seq: int) -> None:  # noqa: B027
+        """The sequence is over; forget it."""
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """Counts of one request; every rate is derived, so counts of many requests simply add."""
+
+    prefill_tokens: int = 0  # tokens that prefill emitted: 1 once it ran
+    output_tokens: int = 0
+    verify_steps: int = 0
+    drafted_per_step: list[int] = field(default_factory=list)
+    accepted_per_step: list[int] = field(default_factory=list)
+    ttft_ns: int = 0
+    e2e_ns: int = 0
+    chunk_ns: list[int] = field(default_factory=list)  # arrival of each chunk after submission
+
+    @property
+    def draft_tokens(self) -> int:
+        return sum(self.drafted_per_step)
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(self.accepted_per_step)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens, 0..1; nan when nothing was drafted."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else float("nan")
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per verify step, the bonus or recovered token included."""
+        return 1 + self.accepted_tokens / self.verify_steps if self.verify_steps else float("nan")
+
+    @property
+    def tpot_ns(self) -> float:
+        """Nanoseconds per output token after the first; nan for fewer than two tokens."""
+        if self.output_tokens < 2:
+            return float("nan")
+        return (self.e2e_ns - self.ttft_ns) / (self.output_tokens - 1)
