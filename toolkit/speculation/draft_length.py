@@ -1,0 +1,80 @@
+"""How many tokens to draft in the next verify step of one request.
+
+A policy sees only what was accepted. It must not look at draft tokens that were thrown away, nor
+decide after drawing a token whether to keep it: both would bias the output.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolkit.recipe.schema import Speculation
+
+
+class DraftLengthPolicy(ABC):
+    """Stateless: the whole state of a request is its current draft_len."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, options: Speculation) -> DraftLengthPolicy:
+        """The policy as the recipe describes it."""
+
+    @abstractmethod
+    def first(self) -> int:
+        """The draft_len of a request's first verify step."""
+
+    @abstractmethod
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        """The next draft_len, after `accepted` of `drafted` tokens stood (drafted <= draft_len)."""
+
+
+@dataclass(frozen=True)
+class Fixed(DraftLengthPolicy):
+    """Always the same; 0 is plain decoding."""
+
+    draft_len: int
+
+    @classmethod
+    def of(cls, options: Speculation) -> Fixed:
+        return cls(options.max_draft_len)
+
+    def first(self) -> int:
+        return self.draft_len
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        return self.draft_len
+
+
+@dataclass(frozen=True)
+class Adaptive(DraftLengthPolicy):
+    """Two more after full acceptance, one less when fewer than half of the draft stood."""
+
+    min_draft_len: int
+    max_draft_len: int
+
+    @classmethod
+    def of(cls, options: Speculation) -> Adaptive:
+        return cls(min(options.draft_length.min, options.max_draft_len), options.max_draft_len)
+
+    def first(self) -> int:
+        return (self.min_draft_len + self.max_draft_len) // 2
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        if drafted == 0:
+            return draft_len  # nothing was proposed, so nothing was learnt
+        if accepted == drafted:
+            # A proposal cut short by its drafter or by the end of the output says less.
+            return min(max(draft_len, drafted + 2), self.max_draft_len)
+        if 2 * accepted < drafted:
+            return max(draft_len - 1, self.min_draft_len)
+        return draft_len
+
+
+POLICIES: Mapping[str, type[DraftLengthPolicy]] = {"fixed": Fixed, "adaptive": Adaptive}
+
+
+def draft_length_policy(options: Speculation) -> DraftLengthPolicy:
+    """The policy that a recipe's `speculation.draft_length` names."""
+    return POLICIES[options.draft_length.policy].of(options)

@@ -1,0 +1,120 @@
+"""A smaller model of the same vocabulary drafts, token by token, with its own KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.recipe.schema import ModelSpec, Speculation
+from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
+from toolkit.speculation.sampling import Floats, Role, draw, probabilities, uniform
+
+_PREFILL_CHUNK = 512
+
+
+class DraftTargetSpeculation(Speculation):
+    """A second checkpoint with the target's tokenizer drafts."""
+
+    drafter: Literal["draft_target"] = "draft_target"
+    draft: ModelSpec
+
+
+class DraftTargetDrafter(Drafter):
+    """One forward pass of the draft model per depth, over the sequences that still draft."""
+
+    Options = DraftTargetSpeculation
+
+    def __init__(self, draft: LanguageModel, vocab_size: int | None = None) -> None:
+        self._draft = draft
+        self._vocab_size = vocab_size or draft.vocab_size  # the target's
+        self._slots: dict[int, int] = {}
+        self._proposed_at: dict[int, int] = {}  # length of the text when it was last continued
+
+    @classmethod
+    def models(cls, options: Speculation) -> dict[str, ModelSpec]:
+        assert isinstance(options, DraftTargetSpeculation)
+        return {"draft": options.draft}
+
+    @classmethod
+    def create(
+        cls, options: Speculation, models: Mapping[str, LanguageModel]
+    ) -> DraftTargetDrafter:
+        target = models.get("target")
+        return cls(models["draft"], target.vocab_size if target else None)
+
+    def begin(self, seq: int, prompt: Sequence[int]) -> None:
+        if len(prompt) >= self._draft.max_seq_len:
+            return  # no room to draft: this sequence gets empty proposals
+        self._slots[seq] = slot = self._draft.open()
+        # Read the prompt now: a draft's prefill belongs to the time to first token.
+        for start in range(0, len(prompt), _PREFILL_CHUNK):
+            chunk = np.asarray(prompt[start : start + _PREFILL_CHUNK], dtype=np.int64)
+            self._draft.forward([Step(slot, chunk, rows=0)])
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        drafts = [_Draft(request) for request in requests]
+        drafting = [d for d in drafts if self._room(d.request) > 0]
+        self._proposed_at |= {d.request.seq: len(d.request.tokens) for d in drafting}
+        feeds = [self._unread(d.request) for d in drafting]
+        while drafting:
+            steps = [
+                Step(self._slots[d.request.seq], np.asarray(feed, dtype=np.int64))
+                for d, feed in zip(drafting, feeds, strict=True)
+            ]
+            for d, output in zip(drafting, self._draft.forward(steps), strict=True):
+                d.extend(output.logits[:, : self._vocab_size], self._vocab_size)
+            drafting = [d for d in drafting if len(d.tokens) < self._room(d.request)]
+            feeds = [d.tokens[-1:] for d in drafting]
+        return [d.proposal() for d in drafts]
+
+    def _unread(self, request: DraftRequest) -> Sequence[int]:
+        """What the draft has not read: the last token, and after full acceptance one before it."""
+        return request.tokens[self._draft.length(self._slots[request.seq]) :]
+
+    def _room(self, request: DraftRequest) -> int:
+        """How many tokens this sequence may draft before the draft's own cache is full."""
+        if request.seq not in self._slots:
+            return 0
+        return min(request.draft_len, self._draft.max_seq_len - len(request.tokens))
+
+    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
+        """Roll back to the accepted length; the draft never read the last token it drafted."""
+        if seq in self._proposed_at:
+            slot, valid = self._slots[seq], self._proposed_at.pop(seq) + accepted
+            self._draft.truncate(slot, min(self._draft.length(slot), valid))
+
+    def end(self, seq: int) -> None:
+        self._proposed_at.pop(seq, None)
+        if seq in self._slots:
+            self._draft.close(self._slots.pop(seq))
+
+
+class _Draft:
+    """A proposal in the making."""
+
+    def __init__(self, request: DraftRequest) -> None:
+        self.request = request
+        self.tokens: list[int] = []
+        self._probs: list[Floats] = []
+
+    def extend(
+        self,
+        logits: NDArray[np.float32],  # [1, at most the target's V]
+        vocab_size: int,
+    ) -> None:
+        """Choose the next token as the target would: greedily, or with the same filters."""
+        sampling = self.request.sampling
+        if sampling.greedy:
+            self.tokens.append(int(logits[0].argmax()))
+            return
+        probs = probabilities(logits, sampling)[0]
+        position = len(self.request.tokens) + len(self.tokens)
+        self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
+        # A draft with a smaller (less padded) vocabulary never proposes the rest.
+        self._probs.append(np.pad(probs, (0, vocab_size - len(probs))))
+
+    def proposal(self) -> Proposal:
+        return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)

@@ -1,0 +1,272 @@
+"""In-flight speculative decoding: requests join and leave between steps, each at its own pace.
+
+A step is: every active sequence gets a proposal, one ragged forward pass of the target verifies
+them all (and reads a piece of the newcomers' prompts), and what was refused is rolled back. Between
+steps a sequence's last token is not in the target's KV cache yet: a verify step feeds
+[last token, draft tokens ...] and gets draft_len + 1 rows. Plain decoding is draft_len 0.
+
+Not thread-safe: one thread submits, steps and cancels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from time import perf_counter_ns
+
+import numpy as np
+
+from toolkit.errors import CapacityError
+from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.interfaces import (
+    Drafter,
+    DraftRequest,
+    LanguageModel,
+    Proposal,
+    SpeculationStats,
+    Step,
+    StepOutput,
+)
+from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
+from toolkit.speculation.sampling import Role, probabilities, uniforms
+from toolkit.speculation.stop import Decode, StopCondition
+from toolkit.speculation.verify import verify, verify_greedy
+
+__all__ = ["Chunk", "Output", "Request", "SpeculativeLoop"]
+
+
+class SpeculativeLoop:
+    """Drives one target and, unless decoding plainly, one drafter."""
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        drafter: Drafter | None,
+        policy: DraftLengthPolicy,
+        *,
+        decode: Decode | None = None,  # needed for stop strings
+        max_prefill_tokens: int = 512,  # of one step: a long prompt must not stall the others
+    ) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._policy = policy
+        self._decode = decode
+        self._max_prefill_tokens = max_prefill_tokens
+        self._waiting: deque[Active] = deque()
+        self._running: list[Active] = []
+        self._stats: dict[int, SpeculationStats] = {}
+        self._next_id = 0
+
+    @property
+    def active(self) -> int:
+        """Requests that are not finished, those that wait for a slot included."""
+        return len(self._waiting) + len(self._running)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; it joins the first step that has a slot for it."""
+        check(request, self._target.vocab_size, self._target.max_seq_len)
+        draft_len = self._policy.first() if request.draft_len is None else request.draft_len
+        state = Active(
+            id=self._next_id,
+            request=request,
+            stop=StopCondition(request.stop_tokens, request.stop_strings, self._decode),
+            limit=min(len(request.prompt) + request.max_tokens, self._target.max_seq_len),
+            draft_len=draft_len,
+            speculates=self._drafter is not None and draft_len > 0,
+            tokens=list(request.prompt),
+        )
+        self._next_id += 1
+        self._stats[state.id] = state.stats
+        self._waiting.append(state)
+        return state.id
+
+    def cancel(self, request: int) -> Chunk | None:
+        """End a request and free its KV cache at once; None when it was already over."""
+        for state in (*self._running, *self._waiting):
+            if state.id == request:
+                self._end(state)
+                return Chunk(request, [], 0, 0, "cancelled")
+        return None
+
+    def close(self) -> None:
+        """Cancel everything."""
+        with ExitStack() as stack:  # all of them, even when a drafter cannot end one
+            for state in (*self._running, *self._waiting):
+                stack.callback(self._end, state)
+
+    def stats(self, request: int) -> SpeculationStats:
+        """The counts of a request, finished or not, until `forget`."""
+        return self._stats[request]
+
+    def forget(self, request: int) -> None:
+        """Drop the counts of a finished request."""
+        self._stats.pop(request, None)
+
+    def generate(self, requests: Sequence[Request]) -> list[Output]:
+        """Run these requests to their end; nothing else may be active."""
+        if self.active:
+            raise RuntimeError("generate() would swallow the chunks of requests that are active")
+        tokens: dict[int, list[int]] = {}
+        reasons: dict[int, FinishReason] = {}
+        try:
+            for request in requests:
+                tokens[self.submit(request)] = []
+            while self.active:
+                for chunk in self.step():
+                    tokens[chunk.request] += chunk.tokens
+                    if chunk.finish_reason:
+                        reasons[chunk.request] = chunk.finish_reason
+            return [Output(tokens[id], reasons[id], self._stats[id]) for id in tokens]
+        finally:
+            self.close()
+            for id in tokens:
+                self.forget(id)
+
+    def step(self) -> list[Chunk]:
+        """Advance every request. An exception ends them all and leaves the loop usable."""
+        try:
+            self._admit()
+            return self._advance()
+        except BaseException:
+            self.close()
+            raise
+
+    def _advance(self) -> list[Chunk]:
+        verifying = [state for state in self._running if not state.unread]
+        reading = self._prompt_pieces()
+        proposals = self._propose(verifying)
+        steps = [
+            *(_verify_step(*pair) for pair in zip(verifying, proposals, strict=True)),
+            *(_prefill_step(*pair) for pair in reading),
+        ]
+        if not steps:
+            return []
+        outputs = iter(self._target.forward(steps))
+        emitted = [
+            (state, self._emit(state, proposal, next(outputs)))
+            for state, proposal in zip(verifying, proposals, strict=True)
+        ]
+        for (state, count), output in zip(reading, outputs, strict=True):
+            state.read += count
+            if not state.unread:  # the prompt's last row is a verify step without a draft
+                emitted.append((state, self._emit(state, Proposal([]), output)))
+        now = perf_counter_ns()
+        for state, _ in emitted:
+            state.stamp(now)
+        return [chunk for _, chunk in emitted]
+
+    def _admit(self) -> None:
+        """Give slots to those that wait, first come first served."""
+        while self._waiting:
+            state = self._waiting[0]
+            try:
+                state.slot = self._target.open()
+                if state.speculates and self._drafter:
+                    self._drafter.begin(state.id, state.request.prompt)
+            except CapacityError:
+                self._release(state)
+                if not self._running:
+                    raise  # nobody will ever make room
+                return
+            self._running.append(self._waiting.popleft())
+
+    def _prompt_pieces(self) -> list[tuple[Active, int]]:
+        """Which prompts to read on in this step, and how many tokens of each."""
+        pieces, budget = [], self._max_prefill_tokens
+        for state in self._running:
+            if count := min(state.unread, budget):
+                pieces.append((state, count))
+                budget -= count
+        return pieces
+
+    def _propose(self, verifying: Sequence[Active]) -> list[Proposal]:
+        """One proposal for each, empty where nothing may be drafted."""
+        requests = [
+            DraftRequest(state.id, state.tokens, state.room, state.request.sampling)
+            for state in verifying
+            if state.room > 0
+        ]
+        if not requests or self._drafter is None:
+            return [Proposal([]) for _ in verifying]
+        made = {
+            request.seq: self._checked(request, proposal)
+            for request, proposal in zip(requests, self._drafter.propose(requests), strict=True)
+        }
+        return [made.get(state.id, Proposal([])) for state in verifying]
+
+    def _checked(self, request: DraftRequest, proposal: Proposal) -> Proposal:
+        """A drafter that breaks its contract must not reach the target's cache."""
+        drafter, vocab_size = type(self._drafter).__name__, self._target.vocab_size
+        if len(proposal.tokens) > request.draft_len:
+            raise RuntimeError(
+                f"{drafter} drafted {len(proposal.tokens)} tokens, allowed {request.draft_len}"
+            )
+        if any(not 0 <= token < vocab_size for token in proposal.tokens):
+            raise RuntimeError(f"{drafter} drafted outside the vocabulary of {vocab_size}")
+        return proposal
+
+    def _emit(self, state: Active, proposal: Proposal, output: StepOutput) -> Chunk:
+        """Verify, stop where the request says so, and roll everything back to what stands."""
+        tokens, accepted = _choose(state, proposal, output)
+        tokens, stopped = state.stop.cut(tokens)
+        accepted, drafted = min(accepted, len(tokens)), len(proposal.tokens)
+        state.tokens += tokens
+        verified = state.count(len(tokens), drafted, accepted)
+        reason: FinishReason | None = "stop" if stopped else None
+        if not stopped and len(state.tokens) >= state.limit:
+            reason = "length"
+        if reason:
+            self._end(state)
+        elif verified:
+            self._roll_back(state, tokens, drafted, accepted)
+        return Chunk(state.id, tokens, accepted, drafted, reason)
+
+    def _roll_back(self, state: Active, tokens: list[int], drafted: int, accepted: int) -> None:
+        assert state.slot is not None
+        self._target.truncate(state.slot, len(state.tokens) - 1)
+        if state.speculates and self._drafter:
+            self._drafter.accept(state.id, tokens, accepted)
+        if state.request.draft_len is None:
+            state.draft_len = self._policy.following(state.draft_len, drafted, accepted)
+
+    def _end(self, state: Active) -> None:
+        (self._running if state in self._running else self._waiting).remove(state)
+        self._release(state)
+
+    def _release(self, state: Active) -> None:
+        """Give back what the request holds in drafter and target."""
+        if state.slot is None:
+            return
+        slot, state.slot = state.slot, None
+        try:
+            if state.speculates and self._drafter:
+                self._drafter.end(state.id)
+        finally:
+            self._target.close(slot)
+
+
+def _verify_step(state: Active, proposal: Proposal) -> Step:
+    assert state.slot is not None
+    tokens = np.array([state.tokens[-1], *proposal.tokens], dtype=np.int64)
+    return Step(state.slot, tokens, rows=len(tokens))
+
+
+def _prefill_step(state: Active, count: int) -> Step:
+    assert state.slot is not None
+    tokens = np.array(state.request.prompt[state.read : state.read + count], dtype=np.int64)
+    return Step(state.slot, tokens, rows=int(count == state.unread))
+
+
+def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], int]:
+    """The new tokens and how many of them were drafted."""
+    sampling, position, drafted = state.request.sampling, len(state.tokens), len(proposal.tokens)
+    if sampling.greedy:
+        return verify_greedy(proposal.tokens, output.logits.argmax(axis=1).tolist())
+    return verify(
+        proposal.tokens,
+        proposal.probs,
+        probabilities(output.logits, sampling),
+        uniforms(sampling.seed, position, drafted, Role.ACCEPT),
+        uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
+    )
