@@ -1,7 +1,113 @@
-"""The command line: which verbs there are, and how an error leaves the program."""
+"""The command line: which verbs there are, and how an error leaves the program.
+
+Keep imports here to what every call needs: `spectool --help` reads this file each time.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, Any
 
-def main() -> None:
-    """Entry point of `spectool`."""
+import typer
+from typer.core import TyperGroup
+
+from toolkit import __version__
+from toolkit.errors import SpectoolError
+
+# In the order of the work. A module loads when its command is asked for (or listed by --help).
+COMMANDS = {
+    "recipes": "toolkit.commands.recipes",
+    "init": "toolkit.commands.init",
+    "schema": "toolkit.commands.schema",
+    "check": "toolkit.commands.check",
+    "plan": "toolkit.commands.plan",
+    "convert": "toolkit.commands.convert",
+    "build": "toolkit.commands.build",
+    "generate": "toolkit.commands.generate",
+    "verify": "toolkit.commands.verify",
+    "tune": "toolkit.commands.tune",
+    "repo": "toolkit.commands.repo",
+    "lint": "toolkit.commands.lint",
+    "serve": "toolkit.commands.serve",
+    "store": "toolkit.commands.store",
+    "doctor": "toolkit.commands.doctor",
+}
+INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """The table above as a command group."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = dict.fromkeys(COMMANDS)  # the names, for "did you mean"
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if self.get_command(ctx, name)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or the group of commands where its module has an `app`."""
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = import_module(COMMANDS[cmd_name])
+        except ModuleNotFoundError as error:
+            if error.name != COMMANDS[cmd_name]:
+                raise
+            return None
+        if (found := getattr(module, "app", None)) is None:
+            found = typer.Typer(add_completion=False, rich_markup_mode=None)
+            found.command(cmd_name, no_args_is_help=False)(getattr(module, cmd_name))
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spectool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def spectool(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Make speculative decoding pay off: one recipe from a checkpoint to a tuned, served model."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of `spectool`: the one place where an error becomes a message and a code."""
+    try:
+        try:
+            typer.main.get_command(app)(argv, prog_name="spectool")
+        finally:
+            sys.stdout.flush()
+    except SpectoolError as error:
+        typer.echo(f"spectool: {error}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:  # whoever read our output has left; nothing to tell anybody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except SystemExit as done:
+        if done.code == INTERRUPTED:
+            typer.echo("spectool: interrupted", err=True)
+        raise
+
+
+if __name__ == "__main__":
+    main()

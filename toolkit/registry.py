@@ -22,6 +22,9 @@ class Registry(Mapping[str, Any]):
         module, _, attribute = self._entries[name].partition(":")
         return getattr(import_module(module), attribute)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # Mapping's own would import what the name stands for
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

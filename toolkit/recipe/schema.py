@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+)
 
 from toolkit.registry import DRAFTERS
 
@@ -40,7 +48,9 @@ def expand_range(value: Any) -> Any:
 
 
 IntRange = Annotated[
-    tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(expand_range), Field(min_length=1)
+    tuple[Annotated[int, Field(ge=1)], ...],
+    BeforeValidator(expand_range, json_schema_input_type=int | str | tuple[int, ...]),
+    Field(min_length=1),
 ]
 
 
@@ -144,14 +154,15 @@ class Serve(Section):
     metrics_port: int = Field(8002, ge=1, le=65535)
 
 
-def _parse_speculation(value: Any) -> Any:
+def _parse_speculation(value: Any, info: ValidationInfo) -> Any:
     """Parse the section with the options model of the drafter that it names."""
     if not isinstance(value, dict):
         return value  # pydantic says what it expected
     name = value.get("drafter")
     if not isinstance(name, str) or name not in DRAFTERS:
         return value  # Speculation itself reports a missing drafter; load.py an unknown one
-    return DRAFTERS[name].Options.model_validate(value)
+    strict = (info.context or {}).get("strict")  # pydantic does not hand its own setting down
+    return DRAFTERS[name].Options.model_validate(value, strict=strict, context=info.context)
 
 
 class Recipe(Section):

@@ -1,0 +1,37 @@
+"""Arguments and options that several commands share, so that they read and work the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Recipe file, or the name of a bundled recipe.")
+]
+OptionalRecipe = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RECIPE]", help="Recipe; default: ./recipe.yaml, else the one built last."
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override a recipe field; repeatable."),
+]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="Artefact store; default: $SPECTOOL_STORE or the cache."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Use only what is on this machine; fetch nothing.")
+]
+
+
+def offline_or_environment(offline: bool) -> bool | None:
+    """True when asked for; None leaves the choice to SPECTOOL_OFFLINE and HF_HUB_OFFLINE."""
+    return True if offline else None

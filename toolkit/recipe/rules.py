@@ -1,0 +1,63 @@
+"""Rules about combinations of fields, which no single field can check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from toolkit.errors import did_you_mean
+from toolkit.recipe.schema import BackendName, Recipe
+from toolkit.recipe.yaml_lines import KeyPath
+from toolkit.registry import BACKENDS, DRAFTERS
+
+
+def names_that_nothing_has(data: Mapping[str, Any]) -> dict[KeyPath, str]:
+    """Drafters and backends that this version lacks, before anything else is validated."""
+    found: dict[KeyPath, str] = {}
+    speculation = data.get("speculation")
+    if isinstance(speculation, dict):
+        path = ("speculation", "drafter")
+        known = ", ".join(DRAFTERS)
+        name = speculation.get("drafter")
+        if "drafter" not in speculation:
+            found[path] = f"required: one of {known}"
+        elif not isinstance(name, str) or name not in DRAFTERS:
+            hint = did_you_mean(str(name), DRAFTERS)
+            found[path] = f"unknown drafter {name!r}{hint} (known: {known})"
+    backend = data.get("backend")
+    if backend in get_args(BackendName) and backend not in BACKENDS:
+        available = ", ".join(BACKENDS)
+        found[("backend",)] = (
+            f"{backend!r} is not in this version of spectool (it has: {available})"
+        )
+    return found
+
+
+def broken_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
+    """Where, and what is wrong, for every rule that a well-formed recipe breaks."""
+    yield from _backend_rules(recipe)
+    speculation, serve = recipe.speculation, recipe.serve
+    if speculation.draft_length.min > speculation.max_draft_len:
+        yield (
+            ("speculation", "draft_length", "min"),
+            f"{speculation.draft_length.min} is above max_draft_len ({speculation.max_draft_len})",
+        )
+    ports: dict[int, str] = {}
+    for field in ("http_port", "grpc_port", "metrics_port"):
+        port = getattr(serve, field)
+        if port in ports:
+            yield ("serve", field), f"{port} is also {ports[port]}; the three ports must differ"
+        ports.setdefault(port, field)
+    for role, model in recipe.models().items():
+        if model.trust_remote_code:
+            path = ("target",) if role == "target" else ("speculation", role)
+            yield (
+                (*path, "trust_remote_code"),
+                "spectool never runs code that comes with a checkpoint; remove this key",
+            )
+
+
+def _backend_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
+    drafter = DRAFTERS[recipe.speculation.drafter]
+    if reason := drafter.unsupported_on(recipe.backend, recipe.tensorrt_llm):
+        yield ("speculation", "drafter"), f"{recipe.speculation.drafter}: {reason}"
