@@ -152,7 +152,7 @@ class _Reader:
             finally:
                 self.loader.dispose()
         except yaml.YAMLError as error:
-            raise ValueError(f"not usable YAML: {_reason(error)}") from None
+            raise ValueError(f"not usable YAML: {_reason(error, self.source)}") from None
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         here = self._at(node)
@@ -184,26 +184,28 @@ class _Reader:
                 self.problems.append(Problem(path, text, here))
                 continue
             key: str = key_node.value  # `on:` or `1:` stay the text that the user typed
+            full = (*path, key)
             if key in found:
-                first = self.where[(*path, key)].line
-                text = f"written twice, first on line {first}; keep one"
-                self.problems.append(Problem((*path, key), text, here))
+                text = f"written twice, first on line {self.where[full].line}; keep one"
+                self.problems.append(Problem(full, text, here))
                 continue
-            self.where[(*path, key)] = here
-            found[key] = self.build(value_node, (*path, key))
+            self.where[full] = here
+            found[key] = self.build(value_node, full)
         return found
 
     def _at(self, node: yaml.Node) -> Where:
         return Where(self.source, node.start_mark.line + 1, self.file)
 
 
-def _reason(error: yaml.YAMLError) -> str:
+def _reason(error: yaml.YAMLError, source: int) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     what = (error.problem or error.context or "syntax error").strip()
     if what.startswith("but "):
         what = f"{error.context} {what}"
-    return f"{what} (line {error.problem_mark.line + 1})" if error.problem_mark else what
+    if error.problem_mark is None or source == Where.SET:
+        return what
+    return f"{what} (line {error.problem_mark.line + 1})"
 
 
 def dotted(path: KeyPath) -> str:
