@@ -1,0 +1,91 @@
+"""From the engine's graph to a compiled paged-attention model, and its one infer request.
+
+The only file that knows OpenVINO's paged form. Its transformation lives in an underscored module,
+so pyproject.toml pins the release and tests/backends/cpu hold its behaviour.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from toolkit.engine.directory import CpuEngine
+from toolkit.errors import InputError
+from toolkit.optional import require
+
+# Checkpoint dtype -> (hint for computing and caching, numpy dtype of a KV array's raw values).
+PRECISIONS: dict[str, tuple[str, DTypeLike]] = {
+    "float32": ("f32", np.float32),
+    "float16": ("f32", np.float32),
+    "bfloat16": ("bf16", np.uint16),
+}
+
+
+class PagedModel:
+    """A compiled decoder whose inputs are flat over the batch."""
+
+    def __init__(self, engine: CpuEngine, threads: int | None) -> None:
+        openvino = require("openvino", extra="cpu", why="backend cpu")
+        self._openvino = openvino
+        core = openvino.Core()
+        self.precision, self.kv_dtype = PRECISIONS[engine.settings.dtype]
+        if self.precision == "bf16" and not _has_bf16(core):
+            self.precision, self.kv_dtype = PRECISIONS["float32"]
+        options = {
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "KV_CACHE_PRECISION": self.precision,
+            "PERFORMANCE_HINT": "LATENCY",
+            **({"INFERENCE_NUM_THREADS": threads} if threads else {}),
+        }
+        model = _paged(core, engine)
+        self._request = core.compile_model(model, "CPU", options).create_infer_request()
+
+    def bind(self, kv: NDArray[Any]) -> None:
+        """Use this memory for keys and values: [layer, 2, block, kv head, token, D]."""
+        kind = {"f32": self._openvino.Type.f32, "bf16": self._openvino.Type.bf16}[self.precision]
+        for i, layer in enumerate(kv):
+            for name, cache in zip(("key_cache", "value_cache"), layer, strict=True):
+                tensor = self._openvino.Tensor(cache, list(cache.shape), kind)
+                self._request.set_tensor(f"{name}.{i}", tensor)
+
+    def infer(
+        self, inputs: dict[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """logits [R, V] and hidden states [R, H]: views that the next call overwrites."""
+        request, tensor = self._request, self._openvino.Tensor
+        for name, values in inputs.items():
+            request.set_tensor(name, tensor(values, shared_memory=True))
+        request.infer()
+        return request.get_output_tensor(0).data, request.get_output_tensor(1).data
+
+
+def _has_bf16(core: Any) -> bool:
+    return "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _paged(core: Any, engine: CpuEngine) -> Any:
+    """Read the graph, turn every attention into a paged one, and check it against the config."""
+    from openvino._offline_transformations import paged_attention_transformation
+
+    try:
+        model = core.read_model(engine.graph)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(
+            f"{engine.graph}: not a graph that OpenVINO can read ({reason}); build the engine again"
+        ) from None
+    paged_attention_transformation(model, allow_qq_bias=True)
+    s = engine.settings
+    shapes = {f"{kind}_cache.{i}" for kind in ("key", "value") for i in range(s.num_layers)}
+    names = {port.any_name for port in model.inputs}
+    found = {name for name in names if "_cache." in name}
+    sizes = [model.outputs[i].partial_shape[1].get_length() for i in (0, 1)]
+    if found != shapes or sizes != [s.vocab_size, s.hidden_size]:
+        raise InputError(
+            f"{engine.directory}: config.json and the graph disagree: {s.num_layers} layers, "
+            f"vocabulary {s.vocab_size}, hidden size {s.hidden_size} against {len(found) // 2}, "
+            f"{sizes[0]}, {sizes[1]}; build the engine again"
+        )
+    return model

@@ -1,0 +1,101 @@
+"""Build an engine directory for backend `cpu` from a TensorRT-LLM checkpoint.
+
+config.json   {version, pretrained_config, build_config} in TensorRT-LLM's shape, plus `cpu`
+model.xml     the decoder graph
+model.bin     its weights, in the checkpoint's dtype or int8; mapped, not read, when loaded
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import toolkit
+from toolkit.checkpoint.read import Checkpoint
+from toolkit.engine.directory import BLOCK_SIZE, CONFIG, ENGINE_VERSION, GRAPH, WEIGHTS
+from toolkit.engine.graph import DecoderGraph
+from toolkit.engine.settings import DecoderSettings, decoder_settings
+from toolkit.engine.weights import Weights
+from toolkit.errors import InputError
+from toolkit.recipe.schema import EngineLimits
+
+DEFAULT_MAX_NUM_TOKENS = 8192
+
+
+def build_cpu_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> None:
+    """Write the engine of one checkpoint into `out`, an existing directory."""
+    from openvino import save_model
+
+    checkpoint = Checkpoint(checkpoint_dir)
+    settings = decoder_settings(checkpoint.config, str(checkpoint_dir))
+    check_limits(settings, limits)
+    weights = Weights(checkpoint, int8=settings.int8_weights)
+    model = DecoderGraph(settings, weights, limits.max_seq_len).model()
+    save_model(model, out / GRAPH, compress_to_fp16=False)
+    config = engine_config(checkpoint.config, limits)
+    config["cpu"] = {
+        "engine_version": ENGINE_VERSION,
+        "files": {name: (out / name).stat().st_size for name in (GRAPH, WEIGHTS)},
+    }
+    (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:
+    """Everything that changes an engine's bytes: what its digest is taken over."""
+    return {
+        "engine": "cpu",
+        "engine_version": ENGINE_VERSION,
+        "openvino": openvino_version(),
+        "checkpoint": checkpoint_digest,
+        "limits": limits.model_dump(mode="json"),
+    }
+
+
+def openvino_version() -> str | None:
+    """The installed release, without importing it; None when it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("openvino")
+    except PackageNotFoundError:
+        return None
+
+
+def engine_config(pretrained: Mapping[str, Any], limits: EngineLimits) -> dict[str, Any]:
+    """config.json in the shape that trtllm-build writes."""
+    longest_pass = limits.max_seq_len * limits.max_batch_size
+    return {
+        "version": toolkit.__version__,
+        "pretrained_config": dict(pretrained),
+        "build_config": {
+            "max_input_len": limits.max_input_len,
+            "max_seq_len": limits.max_seq_len,
+            "max_batch_size": limits.max_batch_size,
+            "max_beam_width": 1,
+            "max_num_tokens": min(limits.max_num_tokens or DEFAULT_MAX_NUM_TOKENS, longest_pass),
+            "kv_cache_type": "PAGED",
+            "max_draft_len": 0,
+            "speculative_decoding_mode": 1,
+            "plugin_config": {
+                "dtype": pretrained["dtype"],
+                "paged_kv_cache": True,
+                "remove_input_padding": True,
+                "tokens_per_block": BLOCK_SIZE,
+            },
+        },
+    }
+
+
+def check_limits(settings: DecoderSettings, limits: EngineLimits) -> None:
+    """Refuse a length that the model was not made for."""
+    for name, longest in (
+        ("max_position_embeddings", settings.max_position_embeddings),
+        ("sliding_window", settings.sliding_window),
+    ):
+        if longest is not None and limits.max_seq_len > longest:
+            raise InputError(
+                f"engine.max_seq_len: {limits.max_seq_len} is above the model's {name} ({longest});"
+                f" set engine.max_seq_len to {longest} or less"
+            )

@@ -1,0 +1,91 @@
+"""Checkpoint tensors as graph constants: as stored, or int8 with a scale per output channel."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+EMBEDDING = "transformer.vocab_embedding.weight"
+LM_HEAD = "lm_head.weight"
+
+
+class TensorReader(Protocol):
+    """Joined tensors by name, layers counted over the whole model."""
+
+    def tensor(self, name: str) -> NDArray[Any]: ...
+
+
+class Weights:
+    """Hands the graph its constants, all of them float32 to whoever multiplies by them."""
+
+    def __init__(self, checkpoint: TensorReader, *, int8: bool) -> None:
+        self._checkpoint = checkpoint
+        self._int8 = int8
+        self._last: tuple[str, NDArray[Any]] | None = None
+
+    def embedding(self) -> Any:
+        """[V, H]"""
+        return self._float(self._checkpoint.tensor(EMBEDDING))
+
+    def lm_head(self, embedding: Any) -> Any:
+        """[V, H]; the embedding's own constant when both hold the same bytes."""
+        matrix = self._checkpoint.tensor(LM_HEAD)
+        shared = self._checkpoint.tensor(EMBEDDING)
+        same = matrix.shape == shared.shape and matrix.dtype == shared.dtype
+        if same and np.array_equal(_bits(matrix), _bits(shared)):
+            return embedding
+        return self._float(matrix)
+
+    def linear(self, name: str, rows: slice) -> Any:
+        """[out, in] of one projection."""
+        matrix = self._read(name)[rows]
+        return self._quantized(matrix) if self._int8 else self._float(matrix)
+
+    def vector(self, name: str, rows: slice = slice(None)) -> Any:
+        """A norm weight or a bias."""
+        return self._float(self._read(name)[rows])
+
+    def _read(self, name: str) -> NDArray[Any]:
+        # q, k and v are three cuts of one tensor: join it once.
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._checkpoint.tensor(name)
+        return self._last[1]
+
+    def _float(self, values: NDArray[Any]) -> Any:
+        from openvino import opset13 as op
+
+        node = _constant(values)
+        return node if values.dtype == np.float32 else op.convert(node, "f32")
+
+    def _quantized(self, matrix: NDArray[Any]) -> Any:
+        """int8 constant -> convert -> multiply: the pattern that stays compressed in memory."""
+        from openvino import opset13 as op
+
+        values, scale = quantize_rows(matrix.astype(np.float32))
+        return op.multiply(op.convert(_constant(values), "f32"), _constant(scale))
+
+
+def quantize_rows(
+    matrix: NDArray[np.float32],  # [out, in]
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:  # [out, in], [out, 1]
+    """TensorRT-LLM's weight-only int8: symmetric, scale = largest magnitude / 128 of each row."""
+    scale = np.abs(matrix).max(axis=1, keepdims=True) / np.float32(128)
+    scale[scale == 0] = 1.0
+    return np.clip(np.rint(matrix / scale), -128, 127).astype(np.int8), scale
+
+
+def _bits(values: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(values).view(np.uint8)
+
+
+def _constant(values: NDArray[Any]) -> Any:
+    """A constant of the array's own type; numpy and OpenVINO name bfloat16 differently."""
+    from openvino import Tensor, Type
+    from openvino import opset13 as op
+
+    values = np.ascontiguousarray(values)
+    if values.dtype.name == "bfloat16":
+        return op.constant(Tensor(values.view(np.uint16), list(values.shape), Type.bf16))
+    return op.constant(values)
