@@ -29,7 +29,7 @@ from toolkit.speculation.interfaces import (
     StepOutput,
 )
 from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
-from toolkit.speculation.sampling import Role, probabilities, uniforms
+from toolkit.speculation.sampling import Role, most_likely, probabilities, uniforms
 from toolkit.speculation.stop import Decode, StopCondition
 from toolkit.speculation.verify import verify, verify_greedy
 
@@ -262,7 +262,7 @@ def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list
     """The new tokens and how many of them were drafted."""
     sampling, position, drafted = state.request.sampling, len(state.tokens), len(proposal.tokens)
     if sampling.greedy:
-        return verify_greedy(proposal.tokens, output.logits.argmax(axis=1).tolist())
+        return verify_greedy(proposal.tokens, most_likely(output.logits))
     return verify(
         proposal.tokens,
         proposal.probs,

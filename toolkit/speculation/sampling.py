@@ -15,9 +15,11 @@ from struct import pack
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.errors import RunError
 from toolkit.speculation.interfaces import SamplingParams
 
 Floats = NDArray[np.float64]
+Logits = NDArray[np.float32] | NDArray[np.float64]
 
 
 class Role(IntEnum):
@@ -39,15 +41,24 @@ def uniforms(seed: int, position: int, count: int, role: Role) -> list[float]:
     return [uniform(seed, position + i, role) for i in range(count)]
 
 
+def most_likely(
+    logits: Logits,  # [R, V]
+) -> list[int]:  # [R], the first of equals
+    """The greedy choice of every row."""
+    tokens = logits.argmax(axis=1)
+    _require_finite(logits[np.arange(len(tokens)), tokens])
+    return [int(token) for token in tokens]
+
+
 def probabilities(
-    logits: NDArray[np.float32] | NDArray[np.float64],  # [R, V]
+    logits: Logits,  # [R, V]
     params: SamplingParams,
 ) -> Floats:  # [R, V], every row sums to 1
-    """The distributions after temperature, then top-k, then top-p; greedy is one-hot."""
+    """The distributions after temperature (above 0), then top-k, then top-p."""
     scaled = np.asarray(logits, dtype=np.float64)
-    if params.greedy:
-        return np.asarray(np.eye(scaled.shape[1])[scaled.argmax(axis=1)])
-    scaled = (scaled - scaled.max(axis=1, keepdims=True)) / params.temperature
+    highest = scaled.max(axis=1, keepdims=True)
+    _require_finite(highest)
+    scaled = (scaled - highest) / params.temperature
     if 0 < params.top_k < scaled.shape[1]:
         # Tokens that tie with the k-th one stay: the rule must not depend on their order.
         smallest_kept = np.sort(scaled, axis=1)[:, -params.top_k, None]
@@ -65,6 +76,15 @@ def _nucleus(probs: Floats, top_p: float) -> Floats:
     smallest_kept = np.take_along_axis(descending, kept[:, None] - 1, axis=1)
     probs = np.where(probs >= smallest_kept, probs, 0.0)
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+
+
+def _require_finite(highest: Floats | Logits) -> None:
+    """The largest of a row is nan or inf exactly when the row has nan or +inf in it."""
+    if not np.isfinite(highest).all():
+        raise RunError(
+            "the model's logits are not finite; use a wider dtype (bfloat16 or float32) or "
+            "check the converted weights"
+        )
 
 
 def draw(

@@ -15,9 +15,13 @@ _MARGIN = 8
 
 
 def find_stop(text: str, stop_strings: Sequence[str]) -> int:
-    """Where the earliest stop string begins in `text`; -1 when there is none."""
-    found = [at for at in (text.find(stop) for stop in stop_strings) if at >= 0]
-    return min(found, default=-1)
+    """Where the stop string that is completed first begins in `text`; -1 when there is none.
+
+    Completed first, not begun first: so the answer does not depend on how text arrives in pieces.
+    """
+    starts = [(text.find(stop), stop) for stop in stop_strings]
+    ends = [(start + len(stop), start) for start, stop in starts if start >= 0]
+    return min(ends)[1] if ends else -1
 
 
 class StopCondition:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from toolkit.recipe.schema import ModelSpec, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
-from toolkit.speculation.sampling import Floats, Role, draw, probabilities, uniform
+from toolkit.speculation.sampling import Floats, Role, draw, most_likely, probabilities, uniform
 
 _PREFILL_CHUNK = 512
 
@@ -108,7 +108,7 @@ class _Draft:
         """Choose the next token as the target would: greedily, or with the same filters."""
         sampling = self.request.sampling
         if sampling.greedy:
-            self.tokens.append(int(logits[0].argmax()))
+            self.tokens.append(most_likely(logits)[0])
             return
         probs = probabilities(logits, sampling)[0]
         position = len(self.request.tokens) + len(self.tokens)
