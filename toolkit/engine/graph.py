@@ -45,8 +45,8 @@ class DecoderGraph:
         op, hidden_size = self.op, self.settings.hidden_size
         embedding = self.weights.embedding()
         x = op.gather(embedding, self.ids, self.zero)  # [B, S, H]
-        if self.settings.has("scaled_embedding"):
-            x = op.multiply(x, self._scalar(hidden_size**0.5))
+        if self.settings.embedding_scale != 1.0:
+            x = op.multiply(x, self._scalar(self.settings.embedding_scale))
         for i in range(self.settings.num_layers):
             x = self._layer(x, i)
         # Only the wanted rows are worth the vocabulary matrix.
@@ -87,9 +87,9 @@ class DecoderGraph:
         spans = [slice(a, b) for a, b in pairwise(bounds.tolist())]
         parts = [self._linear(x, name + "qkv", span) for span in spans]
         parts = [self._heads(part, count) for part, count in zip(parts, heads, strict=True)]
-        if s.has("qk_norm"):  # over D, before the transpose: a norm of each head by itself
-            parts[0] = self._norm(parts[0], name + "q_layernorm.weight")
-            parts[1] = self._norm(parts[1], name + "k_layernorm.weight")
+        for part, norm in enumerate((name + "q_layernorm.weight", name + "k_layernorm.weight")):
+            if norm in self.weights:  # over D: each head by itself
+                parts[part] = self._norm(parts[part], norm)
         return [self.op.transpose(part, self._ints(0, 2, 1, 3)) for part in parts]
 
     def _heads(self, x: Any, count: int) -> Any:
@@ -114,7 +114,7 @@ class DecoderGraph:
 
     def _linear(self, x: Any, name: str, rows: slice = slice(None)) -> Any:
         y = self.op.matmul(x, self.weights.linear(name + ".weight", rows), False, True)
-        if self.settings.has("qkv_bias") and name.endswith(".qkv"):
+        if name + ".bias" in self.weights:
             return self.op.add(y, self.weights.vector(name + ".bias", rows))
         return y
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,14 @@ import numpy as np
 from toolkit.engine.rope import RopeError, inverse_frequencies
 from toolkit.errors import CheckpointError, did_you_mean
 
-# Architecture -> what its decoder does beside the common one. (norm weights + 1, which Gemma wants,
-# are in the checkpoint already.)
-TRAITS: dict[str, frozenset[str]] = {
-    "LlamaForCausalLM": frozenset(),
-    "MistralForCausalLM": frozenset(),
-    "Qwen2ForCausalLM": frozenset({"qkv_bias"}),
-    "Qwen3ForCausalLM": frozenset({"qk_norm"}),
-    "GemmaForCausalLM": frozenset({"scaled_embedding"}),
+# Architecture -> what embeddings are multiplied by, from the hidden size. All else that differs (the
+# biases, norms of query and key, Gemma's norm weights + 1) shows in the checkpoint's tensors.
+EMBEDDING_SCALES: dict[str, Callable[[int], float]] = {
+    "LlamaForCausalLM": lambda hidden_size: 1.0,
+    "MistralForCausalLM": lambda hidden_size: 1.0,
+    "Qwen2ForCausalLM": lambda hidden_size: 1.0,
+    "Qwen3ForCausalLM": lambda hidden_size: 1.0,
+    "GemmaForCausalLM": math.sqrt,
 }
 ACTIVATIONS = ("silu", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_tanh")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -47,15 +48,13 @@ class DecoderSettings:
     num_kv_heads: int
     head_size: int
     intermediate_size: int
+    embedding_scale: float
     activation: str
     norm_epsilon: float
     max_position_embeddings: int
     inv_freq: tuple[float, ...]  # [head_size / 2]
     int8_weights: bool
     sliding_window: int | None
-
-    def has(self, trait: str) -> bool:
-        return trait in TRAITS[self.architecture]
 
 
 def decoder_settings(config: Mapping[str, Any], where: str) -> DecoderSettings:
@@ -91,6 +90,7 @@ def decoder_settings(config: Mapping[str, Any], where: str) -> DecoderSettings:
         num_kv_heads=int(config.get("num_key_value_heads") or heads),
         head_size=head_size,
         intermediate_size=int(config["intermediate_size"]),
+        embedding_scale=EMBEDDING_SCALES[config["architecture"]](hidden),
         activation=config.get("hidden_act", "silu"),
         norm_epsilon=float(config.get("norm_epsilon", 1e-5)),
         max_position_embeddings=_longest(config),
@@ -116,7 +116,7 @@ def _longest(config: Mapping[str, Any]) -> int:
 def _refused(config: Mapping[str, Any]) -> list[str]:
     """Choices of the checkpoint that this engine does not have, each with those it has."""
     allowed: list[tuple[str, Any, tuple[Any, ...]]] = [
-        ("architecture", config["architecture"], tuple(TRAITS)),
+        ("architecture", config["architecture"], tuple(EMBEDDING_SCALES)),
         ("dtype", config["dtype"], DTYPES),
         ("hidden_act", config.get("hidden_act", "silu"), ACTIVATIONS),
         ("quantization.quant_algo", _quant_algo(config), QUANT_ALGOS),

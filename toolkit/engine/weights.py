@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from toolkit.checkpoint.read import Checkpoint
 
 EMBEDDING = "transformer.vocab_embedding.weight"
 LM_HEAD = "lm_head.weight"
 
 
-class TensorReader(Protocol):
-    """Joined tensors by name, layers counted over the whole model."""
-
-    def tensor(self, name: str) -> NDArray[Any]: ...
-
-
 class Weights:
     """Hands the graph its constants, all of them float32 to whoever multiplies by them."""
 
-    def __init__(self, checkpoint: TensorReader, *, int8: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, int8: bool) -> None:
         self._checkpoint = checkpoint
         self._int8 = int8
+        self._names = frozenset(checkpoint.names())
         self._last: tuple[str, NDArray[Any]] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def embedding(self) -> Any:
         """[V, H]"""
