@@ -12,8 +12,8 @@ import numpy as np
 from toolkit.engine.rope import RopeError, inverse_frequencies
 from toolkit.errors import CheckpointError, did_you_mean
 
-# Architecture -> what embeddings are multiplied by, from the hidden size. All else that differs (the
-# biases, norms of query and key, Gemma's norm weights + 1) shows in the checkpoint's tensors.
+# Architecture -> what embeddings are multiplied by, from the hidden size. All else that differs
+# (biases, norms of query and key, Gemma's norm weights + 1) shows in the checkpoint's tensors.
 EMBEDDING_SCALES: dict[str, Callable[[int], float]] = {
     "LlamaForCausalLM": lambda hidden_size: 1.0,
     "MistralForCausalLM": lambda hidden_size: 1.0,
