@@ -11,6 +11,7 @@ ORDER = [
     "roots", "recipe", "speculation", "checkpoint", "engine", "backends",
     "measure", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
+PLANNING = {"execute", "preflight"}  # what is done with a plan stands beside it
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",
@@ -23,6 +24,8 @@ def part_of(module: str) -> str:
     """`toolkit.engine.build` -> `engine`; a module directly in the package is a root."""
     pieces = module.split(".")
     name = pieces[1] if len(pieces) > 1 else ""
+    if name in PLANNING:
+        return "plan"
     return name if name in ORDER else "roots"
 
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class SpectoolError(Exception):
     """A failure that a person can act on; `cli.main` prints its message without a traceback."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses build their message from other arguments; a worker process sends the message.
+        return _restore, (type(self), str(self), dict(vars(self)))
+
+
+def _restore(kind: type[SpectoolError], message: str, state: dict[str, Any]) -> SpectoolError:
+    error = kind.__new__(kind, message)
+    vars(error).update(state)
+    return error
 
 
 class InputError(SpectoolError):

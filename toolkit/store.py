@@ -10,6 +10,7 @@ A digest is taken over everything that changes the bytes, never over paths, name
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -73,6 +74,36 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         raise _disk_error(error, path) from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """A private directory to fill, renamed to `final` at the end: whole or absent.
+
+    `final` may be an empty directory, nothing else. What a killed run left beside it goes away.
+    """
+    final = final.absolute()
+    if final.is_file() or (final.is_dir() and any(final.iterdir())):
+        raise InputError(f"{final}: exists and is not empty; choose another directory")
+    prefix = f".{final.name}.partial-"
+    staging = final.parent / f"{prefix}{os.getpid()}"
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
+            if not _alive(leftover.name.removeprefix(prefix)):
+                shutil.rmtree(leftover, ignore_errors=True)
+        staging.mkdir()
+        yield staging
+        staging.replace(final)
+    except OSError as error:
+        raise _disk_error(error, final) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    mine = pid == str(os.getpid())  # a killed process had our number: it cannot be us
+    return not mine and (not pid.isdigit() or Path(f"/proc/{pid}").exists())
 
 
 def default_root() -> Path:

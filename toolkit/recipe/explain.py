@@ -71,11 +71,16 @@ def shown(value: Any) -> str:
 
 
 def _text(detail: ErrorDetails, path: KeyPath, data: Mapping[str, Any]) -> str:
-    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    if kind == "extra_forbidden":
+    if detail["type"] == "extra_forbidden":
         known = keys_at(path[:-1], data)
         hint = did_you_mean(str(path[-1]), known)
         return "unknown key" + (hint or f" (known: {', '.join(known)})")
+    return message(detail)
+
+
+def message(detail: ErrorDetails) -> str:
+    """What is wrong with one value: what was found and what is allowed."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "missing":
         return "required"
     if kind == "literal_error":

@@ -48,6 +48,11 @@ def bundled_recipes() -> dict[str, Path]:
     }
 
 
+def names_recipe(text: str) -> bool:
+    """Whether `text` means a recipe rather than a checkpoint."""
+    return text.endswith((".yaml", ".yml")) or text in bundled_recipes()
+
+
 def find_recipe(name: str, relative_to: Path | None = None) -> Path:
     """The file that a name or path means; a file wins over a bundled recipe of that name."""
     path = (relative_to or Path()) / Path(name).expanduser()

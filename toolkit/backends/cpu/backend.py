@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.backends.cpu.model import CpuModel
+from toolkit.engine.cpu import build_cpu_engine, engine_spec
 from toolkit.engine.directory import read_engine
 
 
 class CpuBackend:
-    """Loads what build_cpu_engine wrote."""
+    """Builds engines from checkpoints and loads them."""
+
+    engine_spec = staticmethod(engine_spec)
+    build_engine = staticmethod(build_cpu_engine)
 
     def load(
         self,

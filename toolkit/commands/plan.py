@@ -1,0 +1,39 @@
+"""`spectool plan`: what a build would make, with digests and commands; nothing runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from toolkit.commands.options import Json, Overrides, RecipeArgument, StoreDir
+
+if TYPE_CHECKING:
+    from toolkit.plan import Plan
+
+
+def plan(
+    recipe: RecipeArgument,
+    override: Overrides = None,
+    store: StoreDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a recipe needs, with digests; run nothing."""
+    from toolkit.plan import make_plan
+    from toolkit.recipe.load import load_recipe
+    from toolkit.store import Store
+
+    found = make_plan(load_recipe(recipe, override or ()), Store(store))
+    print(json.dumps(found.to_json(), indent=2) if as_json else describe(found))
+
+
+def describe(found: Plan) -> str:
+    """One line an artefact, and below it the commands of those that are not there yet."""
+    from toolkit.commands.table import table
+
+    rows = [
+        [a.kind, a.role, a.digest or "known once fetched", "cached" if a.cached else "to make"]
+        for a in found.artefacts
+    ]
+    missing = [artefact.command for artefact in found.artefacts if not artefact.cached]
+    steps = "\n".join(["", "steps:", *(f"  {command}" for command in missing)]) if missing else ""
+    return table(rows, ("kind", "role", "digest", "state")) + steps

@@ -1,0 +1,168 @@
+"""Make what a plan lacks: convert, write tokenizers, build engines, each published whole."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from toolkit.checkpoint.convert import convert
+from toolkit.checkpoint.source import open_source
+from toolkit.checkpoint.tokenizer import write_tokenizer
+from toolkit.engine.built import BuiltModels
+from toolkit.errors import InputError
+from toolkit.plan import Artefact, Plan, make_plan
+from toolkit.recipe.schema import ModelSpec, Recipe
+from toolkit.registry import BACKENDS
+from toolkit.store import Entry, Store, new_directory, read_manifest, write_atomic
+
+LAST = "last.json"
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artefact that is in the store now, and what it took to get it there."""
+
+    artefact: Artefact
+    entry: Entry
+    seconds: float
+    bytes: int
+
+
+def build(
+    plan: Plan,
+    store: Store,
+    *,
+    offline: bool | None = None,
+    jobs: int = 1,
+    report: Callable[[Made], None] = lambda made: None,
+) -> BuiltModels:
+    """Publish every artefact that is missing; `report` is called as each becomes available."""
+    plan = fetch(plan, store, offline=offline)
+    run = _one_by_one if jobs == 1 else _side_by_side
+    for made in run(plan, store, offline, jobs):
+        report(made)
+    built = _built(plan, store)
+    write_atomic(store.root / LAST, built.to_json() + "\n")
+    return built
+
+
+def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
+    """The plan with every digest known: sources that only the network could name are fetched."""
+    for model in dict.fromkeys(a.model for a in plan.artefacts if a.digest is None):
+        open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    plan = plan if plan.complete else make_plan(plan.recipe, store)
+    for artefact in plan.artefacts:
+        if artefact.digest is None:
+            raise InputError(
+                f"{artefact.model.checkpoint}: cannot tell which version this is; "
+                "pin it with `revision`"
+            )
+    return plan
+
+
+def last_built(store: Store) -> BuiltModels | None:
+    """What the latest successful build in this store left behind."""
+    path = store.root / LAST
+    return BuiltModels.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def convert_model(
+    model: ModelSpec,
+    out: Path,
+    store: Store,
+    *,
+    offline: bool | None = None,
+    tokenizer_only: bool = False,
+) -> None:
+    """One checkpoint (or its tokenizer) into a directory that appears whole or not at all."""
+    source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    with new_directory(out) as staging:
+        if tokenizer_only:
+            write_tokenizer(source, staging)
+        else:
+            convert(source, staging, model)
+
+
+def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | None = None) -> None:
+    """Every model of a recipe: `checkpoints/ROLE` and `tokenizers/ROLE` below `out`."""
+    with new_directory(out) as staging:
+        for role, model in recipe.models().items():
+            source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
+            for kind in ("checkpoints", "tokenizers"):
+                (staging / kind / role).mkdir(parents=True)
+            write_tokenizer(source, staging / "tokenizers" / role)
+            convert(source, staging / "checkpoints" / role, model)
+
+
+def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None) -> Made:
+    """One artefact, from the store or into it. Needs its inputs there, nothing else."""
+    if artefact.spec is None:
+        raise InputError(f"{artefact.model.checkpoint}: not fetched yet")
+    started = time.monotonic()
+    entry = store.publish(
+        artefact.kind, artefact.spec, lambda out: _fill(artefact, recipe, store, offline, out)
+    )
+    seconds = 0.0 if entry.cached else time.monotonic() - started
+    size = sum(int(file["bytes"]) for file in read_manifest(entry.path)["files"].values())
+    return Made(artefact, entry, seconds, size)
+
+
+def _fill(
+    artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None, out: Path
+) -> None:
+    model = artefact.model
+    if artefact.kind == "engines":
+        checkpoint = store.path("checkpoints", artefact.inputs[0])
+        BACKENDS[recipe.backend].build_engine(checkpoint, out, recipe.engine)
+        return
+    source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    if artefact.kind == "tokenizers":
+        write_tokenizer(source, out)
+    else:
+        convert(source, out, model)
+
+
+def _one_by_one(plan: Plan, store: Store, offline: bool | None, jobs: int) -> Iterator[Made]:
+    for artefact in plan.artefacts:
+        yield make(artefact, plan.recipe, store, offline)
+
+
+def _side_by_side(plan: Plan, store: Store, offline: bool | None, jobs: int) -> Iterator[Made]:
+    """In processes, so that Ctrl-C ends a conversion as fast as it ends us."""
+    waiting = list(plan.artefacts)
+    running: set[Future[Made]] = set()
+    ready: set[str] = set()
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_on_interrupt)
+    try:
+        while waiting or running:
+            for artefact in [a for a in waiting if ready.issuperset(a.inputs)]:
+                waiting.remove(artefact)
+                running.add(pool.submit(make, artefact, plan.recipe, store, offline))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                made = future.result()
+                ready.add(made.entry.digest)
+                yield made
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_on_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _built(plan: Plan, store: Store) -> BuiltModels:
+    def directories(kind: str) -> dict[str, Path]:
+        return {
+            role: store.path(kind, str(artefact.digest))
+            for artefact in plan.artefacts
+            if artefact.kind == kind
+            for role in artefact.roles
+        }
+
+    return BuiltModels(plan.recipe, directories("engines"), directories("tokenizers"))

@@ -1,0 +1,175 @@
+"""From a recipe to the artefacts that it needs: their digests, their order, what is there already.
+
+Nothing runs and nothing is fetched here. A digest is taken over everything that changes the bytes;
+it stays unknown (None) for as long as only the network could tell which weights a name means.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.checkpoint.convert import CONVERTER_VERSION
+from toolkit.checkpoint.source import source_identity
+from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
+from toolkit.errors import InputError
+from toolkit.recipe.schema import ModelSpec, Recipe
+from toolkit.registry import BACKENDS
+from toolkit.store import Store, digest
+
+Kind = Literal["checkpoints", "tokenizers", "engines"]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """One directory to make: from which model and other artefacts, and whether it is there."""
+
+    kind: Kind
+    roles: tuple[str, ...]  # several when models of the recipe are the same
+    model: ModelSpec
+    spec: dict[str, Any] | None  # what the digest is taken over
+    digest: str | None
+    inputs: tuple[str, ...]  # digests of the artefacts that it is made from
+    command: str
+    path: Path | None
+    cached: bool
+
+    @property
+    def role(self) -> str:
+        return "+".join(self.roles)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "roles": list(self.roles),
+            "digest": self.digest,
+            "inputs": list(self.inputs),
+            "cached": self.cached,
+            "command": self.command,
+            "path": str(self.path) if self.path else None,
+            "spec": self.spec,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every artefact of a recipe, inputs before what is made from them."""
+
+    recipe: Recipe
+    artefacts: tuple[Artefact, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every digest is known without fetching anything."""
+        return all(artefact.digest for artefact in self.artefacts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "artefacts": [artefact.to_json() for artefact in self.artefacts],
+        }
+
+
+def make_plan(recipe: Recipe, store: Store) -> Plan:
+    """What `build` would make or find, without running or fetching any of it."""
+    planner = _Planner(recipe, store)
+    made: dict[tuple[str, str], Artefact] = {}
+    for role, model in recipe.models().items():
+        for artefact in planner.artefacts_of(role, model):
+            same = (artefact.kind, artefact.digest or artefact.command)
+            made[same] = _shared(made[same], role) if same in made else artefact
+    planner.refuse_problems()
+    order = ("checkpoints", "tokenizers", "engines")
+    return Plan(recipe, tuple(sorted(made.values(), key=lambda a: order.index(a.kind))))
+
+
+def _shared(artefact: Artefact, role: str) -> Artefact:
+    return Artefact(**{**vars(artefact), "roles": (*artefact.roles, role)})
+
+
+class _Planner:
+    """Identities are asked for once per source; problems are collected over all models."""
+
+    def __init__(self, recipe: Recipe, store: Store) -> None:
+        self.recipe = recipe
+        self.store = store
+        self.identities: dict[tuple[str, str | None], dict[str, Any] | None] = {}
+        self.problems: dict[str, None] = {}
+
+    def artefacts_of(self, role: str, model: ModelSpec) -> Iterator[Artefact]:
+        identity = self._identity(model)
+        checkpoint = self._artefact(
+            "checkpoints", role, model, identity and checkpoint_spec(identity, model), ()
+        )
+        yield checkpoint
+        tokenizer = identity and {"source": identity, "tokenizer_version": TOKENIZER_VERSION}
+        yield self._artefact("tokenizers", role, model, tokenizer, ())
+        engine = None
+        if checkpoint.digest:
+            backend = BACKENDS[self.recipe.backend]
+            engine = backend.engine_spec(checkpoint.digest, self.recipe.engine)
+        yield self._artefact(
+            "engines", role, model, engine, (checkpoint.digest,) if checkpoint.digest else ()
+        )
+
+    def refuse_problems(self) -> None:
+        if self.problems:
+            raise InputError("\n".join(self.problems))
+
+    def _identity(self, model: ModelSpec) -> dict[str, Any] | None:
+        key = (model.checkpoint, model.revision)
+        if key not in self.identities:
+            self.identities[key] = None
+            try:
+                self.identities[key] = source_identity(*key, store=self.store)
+            except InputError as error:
+                self.problems[str(error)] = None
+        return self.identities[key]
+
+    def _artefact(
+        self,
+        kind: Kind,
+        role: str,
+        model: ModelSpec,
+        spec: dict[str, Any] | None,
+        inputs: tuple[str, ...],
+    ) -> Artefact:
+        spec = {"kind": kind, **spec} if spec else None
+        key = digest(spec) if spec else None
+        return Artefact(
+            kind=kind,
+            roles=(role,),
+            model=model,
+            spec=spec,
+            digest=key,
+            inputs=inputs,
+            command=_command(kind, role, model, self.recipe),
+            path=self.store.path(kind, key) if key else None,
+            cached=bool(key) and self.store.has(kind, str(key)),
+        )
+
+
+def checkpoint_spec(identity: dict[str, Any], model: ModelSpec) -> dict[str, Any]:
+    """What changes the bytes of a converted checkpoint; `identity` already stands for the name."""
+    form = model.model_dump(mode="json", include={"dtype", "quantization", "parallel", "layers"})
+    return {"source": identity, **form, "converter_version": CONVERTER_VERSION}
+
+
+def _command(kind: Kind, role: str, model: ModelSpec, recipe: Recipe) -> str:
+    """The command or step that makes the artefact by itself, below the current directory."""
+    if kind == "engines":
+        limits = recipe.engine.model_dump(exclude_none=True)
+        sizes = " ".join(f"{name}={value}" for name, value in limits.items())
+        return f"build engine ({recipe.backend}) checkpoints/{role} -> engines/{role} {sizes}"
+    words = ["spectool", "convert", model.checkpoint, "-o", f"{kind}/{role}"]
+    words += ["--revision", model.revision] if model.revision else []
+    if kind == "tokenizers":
+        return shlex.join([*words, "--tokenizer-only"])
+    words += ["--dtype", model.dtype]
+    words += ["--tp", str(model.parallel.tp), "--pp", str(model.parallel.pp)]
+    words += ["--quantization", model.quantization] if model.quantization else []
+    words += ["--layers", ",".join(map(str, model.layers))] if model.layers else []
+    return shlex.join(words)
