@@ -82,10 +82,13 @@ def _bits(values: NDArray[Any]) -> NDArray[Any]:
 
 def _constant(values: NDArray[Any]) -> Any:
     """A constant of the array's own type; numpy and OpenVINO name bfloat16 differently."""
-    from openvino import Tensor, Type
+    from openvino import Shape, Tensor, Type
     from openvino import opset13 as op
 
     values = np.ascontiguousarray(values)
-    if values.dtype.name == "bfloat16":
-        return op.constant(Tensor(values.view(np.uint16), list(values.shape), Type.bf16))
-    return op.constant(values)
+    if values.dtype.name != "bfloat16":
+        return op.constant(values)
+    # Memory of OpenVINO's own: a constant made from our array would not keep that array alive.
+    tensor = Tensor(Type.bf16, Shape(values.shape))
+    tensor.data.view(np.uint16)[...] = values.view(np.uint16)
+    return op.constant(tensor)
