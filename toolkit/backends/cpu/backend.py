@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from toolkit.backends.cpu.model import CpuModel
 from toolkit.engine.cpu import build_cpu_engine, engine_spec
 from toolkit.engine.directory import read_engine
+from toolkit.recipe.schema import EngineLimits
 
 
 class CpuBackend:
-    """Builds engines from checkpoints and loads them."""
+    """Builds and loads engines on OpenVINO."""
 
-    engine_spec = staticmethod(engine_spec)
-    build_engine = staticmethod(build_cpu_engine)
+    @staticmethod
+    def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:
+        """What an engine's digest is taken over."""
+        return engine_spec(checkpoint_digest, limits)
+
+    @staticmethod
+    def build_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> None:
+        """Write the engine of one checkpoint into `out`."""
+        build_cpu_engine(checkpoint_dir, out, limits)
 
     def load(
         self,

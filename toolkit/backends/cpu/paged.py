@@ -37,10 +37,13 @@ class PagedModel:
             "INFERENCE_PRECISION_HINT": self.precision,
             "KV_CACHE_PRECISION": self.precision,
             "PERFORMANCE_HINT": "LATENCY",
+            # Weight-only int8 means that activations are not rounded to 8 bits (the default does).
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
             **({"INFERENCE_NUM_THREADS": threads} if threads else {}),
         }
         model = _paged(core, engine)
         self._request = core.compile_model(model, "CPU", options).create_infer_request()
+        self._bound: dict[str, NDArray[Any]] = {}  # the memory that each input reads now
 
     def bind(self, kv: NDArray[Any]) -> None:
         """Use this memory for keys and values: [layer, 2, block, kv head, token, D]."""
@@ -54,9 +57,14 @@ class PagedModel:
         self, inputs: dict[str, NDArray[Any]]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """logits [R, V] and hidden states [R, H]: views that the next call overwrites."""
-        request, tensor = self._request, self._openvino.Tensor
+        request = self._request
         for name, values in inputs.items():
-            request.set_tensor(name, tensor(values, shared_memory=True))
+            bound = self._bound.get(name)
+            if bound is not None and bound.shape == values.shape:
+                bound[...] = values  # 10 times faster than handing over another tensor
+            else:
+                self._bound[name] = values
+                request.set_tensor(name, self._openvino.Tensor(values, shared_memory=True))
         request.infer()
         return request.get_output_tensor(0).data, request.get_output_tensor(1).data
 

@@ -1,0 +1,67 @@
+"""Everything that generates text for one recipe: its models, tokenizer, drafter and loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
+from toolkit.engine.built import BuiltModels
+from toolkit.errors import InputError
+from toolkit.recipe.schema import Recipe
+from toolkit.registry import BACKENDS, DRAFTERS
+from toolkit.speculation.draft_length import Fixed, draft_length_policy
+from toolkit.speculation.interfaces import Drafter, LanguageModel
+from toolkit.speculation.loop import SpeculativeLoop
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Loaded models of one recipe. One loop at a time: loops share the models' KV memory."""
+
+    recipe: Recipe
+    models: Mapping[str, LanguageModel]  # by role
+    tokenizer: Tokenizer
+
+    @property
+    def target(self) -> LanguageModel:
+        return self.models["target"]
+
+    def drafter(self) -> Drafter | None:
+        """A new drafter on the loaded models; None when the recipe decodes plainly."""
+        options = self.recipe.speculation
+        if options.drafter == "none":
+            return None
+        drafter: Drafter = DRAFTERS[options.drafter].create(options, self.models)
+        return drafter
+
+    def loop(self, *, draft_len: int | None = None) -> SpeculativeLoop:
+        """A new loop. draft_len 0: plain decoding; None: the recipe's policy."""
+        policy = (
+            draft_length_policy(self.recipe.speculation) if draft_len is None else Fixed(draft_len)
+        )
+        drafter = None if draft_len == 0 else self.drafter()
+        return SpeculativeLoop(self.target, drafter, policy, decode=self.tokenizer.decode)
+
+
+def open_runtime(built: BuiltModels, *, threads: int | None = None) -> Runtime:
+    """Load every engine, after checking that all models speak the target's tokens."""
+    tokenizer = load_tokenizer(built.tokenizer_dir)
+    _check_tokenizers(tokenizer, built.tokenizers)
+    backend = BACKENDS[built.recipe.backend]()
+    models = {role: backend.load(path, threads=threads) for role, path in built.engines.items()}
+    return Runtime(recipe=built.recipe, models=models, tokenizer=tokenizer)
+
+
+def _check_tokenizers(target: Tokenizer, tokenizers: Mapping[str, Path]) -> None:
+    """A draft token means what the target's token of that number means, or nothing works."""
+    problems = [
+        f"{role}: {difference}"
+        for role, directory in tokenizers.items()
+        if role != "target"
+        for difference in target.compare(load_tokenizer(directory))
+    ]
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise InputError(f"the models' tokenizers differ; draft and target must share one\n{lines}")
