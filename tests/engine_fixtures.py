@@ -5,7 +5,8 @@
 
 `tiny_runtime` gives a target and, for drafters that need one, a draft that is the target plus
 noise: with `noise` 0.0 / 0.01 / 0.02 / 0.05 / 0.5 about 1.0 / 0.75 / 0.6 / 0.3 / 0.0 of the drafted
-tokens are accepted (greedily, max_draft_len 4). The vocabulary is the 256 bytes, `<|im_start|>`, `<|im_end|>` (end of text) and `<pad>`.
+tokens are accepted (greedily, max_draft_len 4). The vocabulary is the 256 bytes, `<|im_start|>`,
+`<|im_end|>` (end of text) and `<pad>`.
 `tiny_built` gives the same as BuiltModels (directories on disk), for what runs in another process.
 """
 
