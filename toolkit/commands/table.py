@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import calendar
+import time
 from collections.abc import Sequence
 
 
@@ -29,3 +31,16 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def seconds_since(stamp: str) -> float:
+    """Seconds since a UTC time like 2026-01-31T12:00:00Z."""
+    return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
+
+
+def age(stamp: str) -> str:
+    """`5 min`, `3 h`, `12 d` since a UTC time."""
+    seconds = max(seconds_since(stamp), 0.0)
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toolkit.backends.cpu.model import CpuModel
-from toolkit.engine.cpu import build_cpu_engine, engine_spec
+from toolkit.engine.cpu import build_cpu_engine, check_limits, engine_spec, openvino_version
 from toolkit.engine.directory import read_engine
+from toolkit.engine.settings import decoder_settings
 from toolkit.recipe.schema import EngineLimits
 
 
 class CpuBackend:
     """Builds and loads engines on OpenVINO."""
+
+    @staticmethod
+    def unavailable() -> str | None:
+        """Why engines can neither be built nor run on this machine; None when they can."""
+        if openvino_version() is None:
+            return "'cpu' needs openvino; install it with: pip install 'spectool[cpu]'"
+        return None
+
+    @staticmethod
+    def check(config: Mapping[str, Any], limits: EngineLimits, where: str) -> None:
+        """Refuse what a build would refuse, from a checkpoint's config.json alone."""
+        check_limits(decoder_settings(config, where), limits)
 
     @staticmethod
     def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:

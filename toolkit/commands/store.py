@@ -1,0 +1,138 @@
+"""`spectool store`: what has been built, whether it is intact, and what may go."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from toolkit.commands.options import Json, StoreDir
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="List, verify and prune the artefact store.",
+)
+
+
+@app.command("ls")
+def ls(store: StoreDir = None, as_json: Json = False) -> None:
+    """List every artefact: kind, digest, size, age."""
+    from toolkit.commands.table import age, size, table
+    from toolkit.store import Store
+
+    where = Store(store)
+    entries = list(where.entries())
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    rows = [
+        [e["kind"], e["digest"], size(e["bytes"]), age(e["made_by"]["time"]), _about(e)]
+        for e in entries
+    ]
+    if rows:
+        print(table(rows, ("kind", "digest", "size", "made", "from"), right="  rr"))
+    total = size(sum(entry["bytes"] for entry in entries))
+    print(f"{len(entries)} artefact(s), {total} in {where.root}")
+
+
+@app.command("verify")
+def verify(store: StoreDir = None, as_json: Json = False) -> None:
+    """Compare every file with the sha256 in its manifest."""
+    from toolkit.errors import RunError
+    from toolkit.progress import progress
+    from toolkit.store import Store
+
+    where = Store(store)
+    entries = list(where.entries())
+    damaged = {}
+    with progress("verify", sum(entry["bytes"] for entry in entries)) as bar:
+        for entry in entries:
+            if problems := where.damaged(where.path(entry["kind"], entry["digest"])):
+                damaged[entry["path"]] = problems
+            bar.advance(entry["bytes"])
+    if as_json:
+        print(json.dumps({"checked": len(entries), "damaged": damaged}, indent=2))
+    else:
+        for path, problems in damaged.items():
+            print("\n".join([path, *(f"  {problem}" for problem in problems)]))
+        print(f"{len(entries) - len(damaged)} of {len(entries)} artefact(s) intact")
+    if damaged:
+        raise RunError("damaged artefacts: remove them with `spectool store prune --damaged`")
+
+
+@app.command("prune")
+def prune(
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="RECIPE", help="Remove all but what this recipe needs."),
+    ] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Remove by age.")
+    ] = None,
+    damaged: Annotated[bool, typer.Option("--damaged", help="Remove what verify refuses.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every artefact.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    store: StoreDir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove artefacts by the rules given, and leftovers."""
+    from toolkit.commands.table import size
+    from toolkit.store import Store
+
+    where = Store(store)
+    rules: list[Any] = []
+    if everything:
+        rules.append(lambda entry: True)
+    if older_than is not None:
+        rules.append(lambda entry: _days(entry) > older_than)
+    if damaged:
+        rules.append(lambda entry: bool(where.damaged(where.path(entry["kind"], entry["digest"]))))
+    if keep:
+        needed = _needed(keep, where)
+        rules.append(lambda entry: entry["digest"] not in needed)
+
+    def stays(entry: dict[str, Any]) -> bool:
+        return not any(rule(entry) for rule in rules)
+
+    if dry_run:
+        gone = [entry for entry in where.entries() if not stays(entry)]
+    else:
+        gone = where.prune(stays)
+    if as_json:
+        print(json.dumps({"removed": gone, "dry_run": dry_run}, indent=2))
+        return
+    for entry in gone:
+        print(f"{entry['kind']:<12}{entry['digest']}  {_about(entry)}")
+    verb = "would be removed" if dry_run else "removed"
+    print(f"{len(gone)} artefact(s), {size(sum(entry['bytes'] for entry in gone))} {verb}")
+
+
+def _needed(recipes: list[str], where: Any) -> set[str]:
+    from toolkit.plan import make_plan
+    from toolkit.recipe.load import load_recipe
+
+    return {
+        artefact.digest
+        for name in recipes
+        for artefact in make_plan(load_recipe(name), where).artefacts
+        if artefact.digest
+    }
+
+
+def _days(entry: dict[str, Any]) -> float:
+    from toolkit.commands.table import seconds_since
+
+    return seconds_since(entry["made_by"]["time"]) / 86400
+
+
+def _about(entry: dict[str, Any]) -> str:
+    """What an artefact was made from, in a few words."""
+    spec = entry["spec"]
+    source = spec.get("source")
+    if isinstance(source, dict):
+        known = (str(source[key]) for key in ("pip", "hub", "id", "package") if key in source)
+        return next(known, "local files")
+    return f"checkpoint {str(spec.get('checkpoint', ''))[:12]}"
