@@ -1,0 +1,215 @@
+"""`spectool tune`: measure every draft length at every batch size, and say what pays."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolkit.commands.options import (
+    Json,
+    Offline,
+    OptionalRecipe,
+    Overrides,
+    StoreDir,
+    offline_or_environment,
+)
+
+if TYPE_CHECKING:
+    from toolkit.backends.runtime import Runtime
+    from toolkit.execute import Made
+    from toolkit.measure.prompts import PromptSet
+    from toolkit.recipe.schema import Recipe
+    from toolkit.store import Store
+    from toolkit.tuning.results import Results
+
+INTERRUPTED = 130
+
+
+def tune(
+    recipe: OptionalRecipe = None,
+    k: Annotated[str | None, typer.Option("--k", metavar="2..8", help="Draft lengths.")] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="1,2,4", help="Batch sizes.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Output tokens of one request.")
+    ] = None,
+    prompts_per_domain: Annotated[
+        int | None, typer.Option("--prompts-per-domain", help="Use only the first N prompts.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="0 (default) is greedy.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="0: no limit.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", help="1: no limit.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of orders and sampling.")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Default: ./spectool-results/<recipe name>."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure anew what an earlier run already has.")
+    ] = False,
+    override: Overrides = None,
+    store: StoreDir = None,
+    offline: Offline = False,
+    as_json: Json = False,
+) -> None:
+    """Find the draft length that pays, per batch size and domain.
+
+    Every k and plain decoding meet the same prompts in turns. Ctrl-C keeps what was measured and
+    the same command goes on from there. A k above the recipe's max_draft_len may be tried; the
+    tuned recipe gets the one that won.
+    """
+    from toolkit.measure.prompts import load_prompt_sets
+    from toolkit.store import Store
+    from toolkit.tuning.output import results_directory
+    from toolkit.tuning.setup import check, with_options
+
+    where = Store(store)
+    options = {
+        "k": k,
+        "batch": batch,
+        "max_tokens": max_tokens,
+        "prompts_per_domain": prompts_per_domain,
+        "sampling.temperature": temperature,
+        "sampling.top_k": top_k,
+        "sampling.top_p": top_p,
+        "sampling.seed": seed,
+    }
+    original = _recipe(recipe, override or [], where)
+    found = with_options(original, options)
+    sets = load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
+    check(found, sets)
+    with results_directory(out or Path("spectool-results") / found.name) as directory:
+        runtime, identity = _open(found, where, threads, offline_or_environment(offline))
+        results = _measure(found, sets, runtime, identity, directory, fresh=fresh)
+        if results is not None:
+            _say(results, original, directory, as_json)
+        if results is None or results.outcome.interrupted:
+            raise typer.Exit(INTERRUPTED)
+
+
+def _recipe(name: str | None, overrides: Sequence[str], store: Store) -> Recipe:
+    """The recipe named, else ./recipe.yaml, else the one that was built last."""
+    from toolkit.errors import InputError
+    from toolkit.execute import last_built
+    from toolkit.recipe.load import dump_recipe, load_recipe
+
+    if name is not None or Path("recipe.yaml").is_file():
+        return load_recipe(name or "recipe.yaml", overrides)
+    if (built := last_built(store)) is None:
+        raise InputError(
+            "no RECIPE given, no ./recipe.yaml here, and nothing was built in this store yet; "
+            "name a recipe (`spectool recipes` lists them)"
+        )
+    typer.echo(f"tuning the recipe that was built last: {built.recipe.name}", err=True)
+    with TemporaryDirectory() as folder:  # overrides apply to a file
+        path = Path(folder) / "last-built.yaml"
+        path.write_text(dump_recipe(built.recipe), encoding="utf-8")
+        return load_recipe(str(path), overrides)
+
+
+def _open(
+    recipe: Recipe, store: Store, threads: int | None, offline: bool | None
+) -> tuple[Runtime, dict[str, Any]]:
+    """The models at work, built first where they are missing, and what identifies the run."""
+    from toolkit.backends.runtime import open_runtime
+    from toolkit.execute import build
+    from toolkit.plan import make_plan
+    from toolkit.tuning.session import identity
+    from toolkit.tuning.setup import for_every_k
+
+    def report(made: Made) -> None:
+        if not made.entry.cached:
+            typer.echo(f"built {made.artefact.kind}/{made.entry.digest}", err=True)
+
+    built = build(make_plan(recipe, store), store, offline=offline, report=report)
+    runtime = open_runtime(replace(built, recipe=for_every_k(recipe)), threads=threads)
+    return runtime, identity(built, threads=threads)
+
+
+def _measure(
+    recipe: Recipe,
+    sets: Sequence[PromptSet],
+    runtime: Runtime,
+    identity: dict[str, Any],
+    directory: Path,
+    *,
+    fresh: bool,
+) -> Results | None:
+    """Everything measured so far, evaluated; None when there is nothing."""
+    from toolkit.provenance import provenance
+    from toolkit.speculation.draft_length import Fixed
+    from toolkit.speculation.loop import SpeculativeLoop
+    from toolkit.tuning.journal import Journal
+    from toolkit.tuning.results import evaluate
+    from toolkit.tuning.session import measure
+    from toolkit.tuning.setup import conditions, make_grid, warm_up_prompt
+
+    grid = make_grid(recipe, sets, runtime.tokenizer)
+    journal = Journal(directory, identity)
+    if fresh:
+        journal.clear()
+    loop = SpeculativeLoop(
+        runtime.target,
+        runtime.drafter(),
+        Fixed(max(grid.ks)),
+        max_prefill_tokens=recipe.engine.max_num_tokens or sys.maxsize,  # a group at once
+    )
+    outcome = measure(
+        loop,
+        grid,
+        conditions(recipe, frozenset(runtime.tokenizer.eos_ids)),
+        journal,
+        warm_up_prompt=warm_up_prompt(runtime.tokenizer),
+        log=_log,
+    )
+    if not outcome.rounds:
+        return None
+    return evaluate(recipe, grid, outcome, journal.settings, provenance())
+
+
+def _log(line: str) -> None:
+    """One line per round where nobody sees a bar."""
+    if not sys.stderr.isatty():
+        typer.echo(line, err=True)
+
+
+def _say(results: Results, original: Recipe, directory: Path, as_json: bool) -> None:
+    """Files first: whatever happens to the terminal, the results are safe."""
+    from toolkit.tuning.output import write_results
+    from toolkit.tuning.results import document
+    from toolkit.tuning.table import print_tables
+
+    outcome = results.outcome
+    files = write_results(directory, results, original)
+    if outcome.resumed:
+        typer.echo(f"{outcome.resumed} of {outcome.planned} rounds were measured before", err=True)
+    if outcome.interrupted:
+        typer.echo(
+            f"stopped after {len(outcome.rounds)} of {outcome.planned} rounds; "
+            "the same command goes on from here",
+            err=True,
+        )
+    if "report.html" not in files:
+        typer.echo("no report.html: it needs plotly (pip install 'spectool[report]')", err=True)
+    if as_json:
+        paths = {name: str(path) for name, path in files.items()}
+        print(json.dumps({**document(results, whole=False), "files": paths}, allow_nan=False))
+        return
+    print_tables(results)
+    for finding in results.findings:
+        print(f"{finding.level}: {finding.text}")
+    print(results.verdict)
+    print("".join(f"\n{name:<13}{path}" for name, path in files.items()))

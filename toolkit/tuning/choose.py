@@ -1,0 +1,105 @@
+"""The verdict: which draft length at which batch size, and where speculation does not pay.
+
+A draft length is chosen only when the interval of its speed-up lies above 1; otherwise: off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.measure.prompts import ALL_DOMAINS
+from toolkit.tuning.grid import PLAIN
+from toolkit.tuning.summary import Cell
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do for one domain (or all) at one batch size, and the best that was seen there."""
+
+    batch_size: int
+    domain: str
+    verdict: Literal["on", "off", "undecided"]
+    best: Cell  # chosen when "on", else the one that came nearest
+
+    @property
+    def k(self) -> int:
+        """The draft length to use; 0 is off."""
+        return self.best.k if self.verdict == "on" else PLAIN
+
+    @property
+    def reason(self) -> str:
+        """In words, with the numbers behind them."""
+        gain = self.best.speedup
+        if gain is None:
+            return "fewer than two rounds: no interval, no verdict"
+        numbers = f"{gain.value:.2f} (95 % interval {gain.low:.2f} to {gain.high:.2f})"
+        if self.verdict == "on":
+            return f"k = {self.best.k} speeds decoding up by {numbers}"
+        return f"no k is surely faster than plain decoding; k = {self.best.k} comes to {numbers}"
+
+
+def choose(cells: Iterable[Cell]) -> list[Choice]:
+    """One choice per batch size and domain, in the cells' order."""
+    groups: dict[tuple[int, str], list[Cell]] = {}
+    for cell in cells:
+        if not cell.plain:
+            groups.setdefault((cell.batch_size, cell.domain), []).append(cell)
+    return [_choose(batch, domain, group) for (batch, domain), group in groups.items()]
+
+
+def _choose(batch: int, domain: str, cells: Sequence[Cell]) -> Choice:
+    winners = [cell for cell in cells if cell.speedup and cell.speedup.above_one]
+    decided = all(cell.speedup for cell in cells)
+    # max() takes the first of equals: the shorter draft.
+    best = max(winners or cells, key=_gain)
+    return Choice(batch, domain, "on" if winners else "off" if decided else "undecided", best)
+
+
+def overall(choices: Iterable[Choice]) -> list[Choice]:
+    """The choices that a deployment of all domains together is made of, one per batch size."""
+    choices = list(choices)
+    domains = {choice.domain for choice in choices}
+    pooled = ALL_DOMAINS if len(domains) > 1 else next(iter(domains), ALL_DOMAINS)
+    return [choice for choice in choices if choice.domain == pooled]
+
+
+def tuned_k(choices: Iterable[Choice], cells: Sequence[Cell]) -> int:
+    """One draft length for all batch sizes: of those chosen at some, the best over all; 0: off."""
+    per_batch = overall(choices)
+    candidates = sorted({choice.k for choice in per_batch} - {PLAIN})
+    domain = per_batch[0].domain if per_batch else ALL_DOMAINS
+
+    def mean_gain(k: int) -> float:
+        gains = [_gain(cell) for cell in cells if cell.domain == domain and cell.k == k]
+        return math.fsum(map(math.log, gains)) / len(gains)
+
+    return max(candidates, key=mean_gain, default=PLAIN)
+
+
+def verdict(choices: Sequence[Choice]) -> str:
+    """One sentence a person can act on."""
+    per_batch = overall(choices)
+    if not per_batch:
+        return "Nothing was measured."
+    parts = [f"{_setting(choice)} at batch {choice.batch_size}" for choice in per_batch]
+    # The pool can lose while a domain gains, and the person may serve just that domain.
+    gains = [c for c in choices if c.verdict == "on" and c.best.speedup and c not in per_batch]
+    text = "Speculation over all prompts: " + ", ".join(parts) + "."
+    if gains:
+        top = max(gains, key=lambda choice: _gain(choice.best))
+        text += f" It helps most on {top.domain}: {_setting(top)} at batch {top.batch_size}."
+    return text
+
+
+def _setting(choice: Choice) -> str:
+    if choice.verdict == "on" and choice.best.speedup:
+        gain = choice.best.speedup
+        return f"k = {choice.k} ({gain.value:.2f}x, {gain.low:.2f} to {gain.high:.2f})"
+    return choice.verdict
+
+
+def _gain(cell: Cell) -> float:
+    return cell.speedup.value if cell.speedup else 1e-9

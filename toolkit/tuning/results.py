@@ -1,0 +1,135 @@
+"""The files of a run: results.json (everything), records.csv (a line per request)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from toolkit.measure import metrics
+from toolkit.measure.prompts import ALL_DOMAINS
+from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
+from toolkit.recipe.schema import Recipe
+from toolkit.tuning.choose import Choice, choose, tuned_k, verdict
+from toolkit.tuning.findings import Evidence, Finding, find
+from toolkit.tuning.grid import Grid
+from toolkit.tuning.session import Outcome
+from toolkit.tuning.summary import Cell, summarise
+
+SCHEMA = "spectool.tune/1"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that table, report and files are made from."""
+
+    recipe: Recipe  # as it was tuned: command-line options are in its tune section
+    outcome: Outcome
+    settings: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    cells: Sequence[Cell]
+    choices: Sequence[Choice]
+    findings: Sequence[Finding]
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        runs = (run for runs in self.outcome.rounds.values() for run in runs)
+        return [record for run in runs for record in run.requests]
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.choices)
+
+    @property
+    def tuned_k(self) -> int:
+        return tuned_k(self.choices, self.cells)
+
+    def acceptance_by_position(
+        self, domain: str, k: int
+    ) -> tuple[list[float | None], list[float | None]]:
+        """[k] joint and [k] conditional, over all batch sizes."""
+        records = [r for r in self.records if r.k == k and domain in (r.domain, ALL_DOMAINS)]
+        joint = metrics.joint_acceptance_by_position(records, k)
+        conditional = metrics.conditional_acceptance_by_position(records, k)
+        return [_or_none(v) for v in joint], [_or_none(v) for v in conditional]
+
+
+def evaluate(
+    recipe: Recipe, grid: Grid, outcome: Outcome, settings: Mapping[str, Any],
+    versions: Mapping[str, Any],
+) -> Results:  # fmt: skip
+    """Summarise, choose, and look for what could fool the reader."""
+    cells = summarise(
+        outcome.rounds,
+        ks=grid.ks,
+        batches=grid.batches,
+        domains=list(grid.domains),
+        objective=recipe.tune.objective,
+        seed=grid.seed,
+    )
+    results = Results(recipe, outcome, settings, versions, cells, choose(cells), ())
+    found = find(Evidence(cells, results.records, grid))
+    return replace(results, findings=found)
+
+
+def document(results: Results, *, whole: bool) -> dict[str, Any]:
+    """The JSON document; `whole` adds the record of every request and the totals of every run."""
+    outcome = results.outcome
+    found = {
+        "schema": SCHEMA,
+        "verdict": results.verdict,
+        "tuned_k": results.tuned_k,
+        "complete": outcome.complete,
+        "rounds": {
+            "planned": outcome.planned,
+            "measured": len(outcome.rounds),
+            "resumed": outcome.resumed,
+        },
+        "choices": [_choice(choice) for choice in results.choices],
+        "findings": [asdict(finding) for finding in results.findings],
+        "summary": [asdict(cell) for cell in results.cells],
+        "recipe": results.recipe.model_dump(mode="json"),
+        "settings": dict(results.settings),
+        "versions": dict(results.versions),
+    }
+    if whole:
+        runs = [run for runs in outcome.rounds.values() for run in runs]
+        found["runs"] = [
+            {name: value for name, value in run.to_json().items() if name != "requests"}
+            for run in runs
+        ]
+        found["records"] = [asdict(record) for record in results.records]
+    return found
+
+
+def to_json(results: Results) -> str:
+    return json.dumps(document(results, whole=True), allow_nan=False) + "\n"
+
+
+def to_csv(results: Results) -> str:
+    """One line per request; list columns hold numbers with spaces between them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(map(csv_row, results.records))
+    return text.getvalue()
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "batch_size": choice.batch_size,
+        "domain": choice.domain,
+        "verdict": choice.verdict,
+        "k": choice.k,
+        "best_k": choice.best.k,
+        "speedup": asdict(choice.best.speedup) if choice.best.speedup else None,
+        "reason": choice.reason,
+    }

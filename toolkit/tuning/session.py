@@ -1,0 +1,112 @@
+"""One sitting of measuring: go through the rounds that are missing, and survive being stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from toolkit.engine.built import BuiltModels
+from toolkit.measure.machine import machine
+from toolkit.measure.metrics import percentile, tpot_ns
+from toolkit.measure.records import GroupRun
+from toolkit.measure.run import Conditions, EncodedPrompt, Loop
+from toolkit.progress import progress
+from toolkit.recipe.schema import ModelSpec
+from toolkit.store import read_manifest
+from toolkit.tuning.grid import PLAIN, Grid, Round, measure_round, missing, warm_up
+from toolkit.tuning.journal import Journal
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rounds by key in the order in which they were measured, and how the sitting went."""
+
+    rounds: Mapping[str, Sequence[GroupRun]]
+    planned: int
+    resumed: int  # of the rounds, how many came from the journal
+    interrupted: bool
+
+    @property
+    def complete(self) -> bool:
+        return len(self.rounds) == self.planned
+
+
+def identity(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
+    """Everything that changes a measured number, apart from the prompts of a round."""
+    options, tune = built.recipe.speculation, built.recipe.tune
+    return {
+        "engines": {role: _digest(path) for role, path in built.engines.items()},
+        "tokenizer": _digest(built.tokenizer_dir),
+        "backend": built.recipe.backend,
+        # The draft's checkpoint is in its engine's digest; its path must not matter.
+        "drafter": {
+            name: value
+            for name, value in options.model_dump(mode="json").items()
+            if not isinstance(getattr(options, name), ModelSpec)
+            and name not in ("max_draft_len", "draft_length")
+        },
+        "k": list(tune.k),
+        "max_tokens": tune.max_tokens,
+        "sampling": tune.sampling.model_dump(mode="json"),
+        "threads": threads,
+        "machine": machine(),
+    }
+
+
+def measure(
+    loop: Loop,
+    grid: Grid,
+    conditions: Conditions,
+    journal: Journal,
+    *,
+    warm_up_prompt: EncodedPrompt,
+    log: Callable[[str], None] = lambda line: None,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> Outcome:
+    """Measure what the journal lacks, round by round; Ctrl-C ends it and keeps whole rounds."""
+    wanted = grid.rounds()
+    keys = {round.key for round in wanted}
+    done = {key: runs for key, runs in journal.load().items() if key in keys}
+    resumed = len(done)
+    todo = list(missing(wanted, done))
+    interrupted = False
+    try:
+        with progress("tuning", len(todo)) as bar:
+            if todo:
+                bar.describe("warming up")
+                warm_up(loop, grid, warm_up_prompt, conditions)
+            started = time.monotonic()
+            for count, round in enumerate(todo, 1):
+                bar.describe(f"tuning: {round.name}")
+                runs = measure_round(loop, grid, round, conditions, clock)
+                journal.append(round.key, runs)
+                done[round.key] = runs
+                bar.advance()
+                left = (time.monotonic() - started) / count * (len(todo) - count)
+                log(_line(round, runs, f"{resumed + count}/{len(wanted)}", left))
+    except KeyboardInterrupt:
+        interrupted = True
+    return Outcome(done, len(wanted), resumed, interrupted)
+
+
+def _line(round: Round, runs: Sequence[GroupRun], place: str, seconds_left: float) -> str:
+    tpots = {run.k: percentile([tpot_ns(r) for r in run.requests], 50) for run in runs}
+    best = min(tpots, key=lambda k: tpots[k])
+    return (
+        f"round {place}: {round.name}: plain {tpots[PLAIN] / NS_PER_MS:.1f} ms a token, "
+        f"best {tpots[best] / NS_PER_MS:.1f} ms at k = {best}; about {_minutes(seconds_left)} left"
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _digest(directory: Path) -> str:
+    return str(read_manifest(directory)["digest"])

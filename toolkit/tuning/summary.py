@@ -1,0 +1,153 @@
+"""From runs to one line per (batch, domain, draft length), each compared with plain decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from toolkit.measure import metrics
+from toolkit.measure.prompts import ALL_DOMAINS
+from toolkit.measure.records import GroupRun, RequestRecord
+from toolkit.recipe.schema import Objective
+from toolkit.tuning.grid import PLAIN
+from toolkit.tuning.intervals import Interval, quantile_interval, throughput_gain
+
+Rounds = Mapping[str, Sequence[GroupRun]]  # round key -> one run per draft length
+Paired = list[dict[int, GroupRun]]  # rounds of one domain at one batch size: k -> run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of the grid, summed over its requests. None: undefined (nothing to divide by)."""
+
+    batch_size: int
+    domain: str
+    k: int  # 0: plain decoding
+    rounds: int
+    requests: int
+    output_tokens: int
+    verify_steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    acceptance_rate: float | None
+    acceptance_length: float | None
+    acceptance_by_position_joint: tuple[float | None, ...]
+    acceptance_by_position_conditional: tuple[float | None, ...]
+    ttft_p50_ns: float | None
+    tpot_p50_ns: float | None
+    tpot_p50_interval: Interval | None
+    tpot_p99_ns: float | None
+    output_throughput: float | None
+    speedup: Interval | None  # over plain decoding, by the objective; None for plain itself
+
+    @property
+    def plain(self) -> bool:
+        return self.k == PLAIN
+
+
+def summarise(
+    rounds: Rounds,
+    *,
+    ks: Sequence[int],
+    batches: Sequence[int],
+    domains: Sequence[str],
+    objective: Objective,
+    seed: int = 0,
+) -> list[Cell]:
+    """Every point that has at least one round; the pool of all domains comes last."""
+    paired = _pair(rounds.values())
+    pools = [(domain, [domain]) for domain in domains]
+    if len(domains) > 1:
+        pools.append((ALL_DOMAINS, list(domains)))
+    return [
+        _cell(name, batch, k, [paired[batch, d] for d in members], objective, seed)
+        for batch in batches
+        for name, members in pools
+        if all((batch, domain) in paired for domain in members)
+        for k in (PLAIN, *ks)
+    ]
+
+
+def speedup(
+    domains: Sequence[Paired], k: int, objective: Objective, rng: np.random.Generator
+) -> Interval | None:
+    """Plain over speculative, same prompts, same rounds.
+
+    For TPOT at percentile p: the ratio that p % of the requests reach or exceed, so the median for
+    p = 50 and nearly the worst for p = 99. For throughput: the ratio of the sums.
+    """
+    if objective.metric == "output_throughput":
+        return throughput_gain([[_sums(round, k) for round in d] for d in domains], rng)
+    ratios = [[_tpot_ratios(round[PLAIN], round[k]) for round in domain] for domain in domains]
+    return quantile_interval(ratios, 1 - objective.percentile / 100, rng)
+
+
+def _pair(rounds: Iterable[Sequence[GroupRun]]) -> dict[tuple[int, str], Paired]:
+    paired: dict[tuple[int, str], Paired] = {}
+    for runs in rounds:
+        first = runs[0]
+        place = paired.setdefault((first.batch_size, first.domain), [])
+        place.append({run.k: run for run in runs})
+    return paired
+
+
+def _tpot_ratios(plain: GroupRun, run: GroupRun) -> list[float]:
+    before = {record.prompt_id: metrics.tpot_ns(record) for record in plain.requests}
+    ratios = [
+        metrics.ratio(before[record.prompt_id], metrics.tpot_ns(record)) for record in run.requests
+    ]
+    return [ratio for ratio in ratios if not math.isnan(ratio)]
+
+
+def _sums(round: Mapping[int, GroupRun], k: int) -> tuple[float, float, float, float]:
+    run, plain = round[k], round[PLAIN]
+    return run.emitted_tokens, run.wall_ns, plain.emitted_tokens, plain.wall_ns
+
+
+def _cell(
+    name: str, batch: int, k: int, domains: list[Paired], objective: Objective, seed: int
+) -> Cell:
+    runs = [round[k] for domain in domains for round in domain]
+    records = [record for run in runs for record in run.requests]
+    rng = np.random.default_rng([seed, batch, k, crc32(name.encode())])
+    tpots = [[_defined(round[k].requests) for round in domain] for domain in domains]
+    return Cell(
+        batch_size=batch,
+        domain=name,
+        k=k,
+        rounds=len(runs),
+        requests=len(records),
+        output_tokens=sum(record.output_tokens for record in records),
+        verify_steps=sum(record.verify_steps for record in records),
+        draft_tokens=sum(record.draft_tokens for record in records),
+        accepted_tokens=sum(record.accepted_tokens for record in records),
+        acceptance_rate=_or_none(metrics.acceptance_rate(records)),
+        acceptance_length=_or_none(metrics.acceptance_length(records)),
+        acceptance_by_position_joint=_all(metrics.joint_acceptance_by_position(records, k)),
+        acceptance_by_position_conditional=_all(
+            metrics.conditional_acceptance_by_position(records, k)
+        ),
+        ttft_p50_ns=_or_none(metrics.percentile([record.ttft_ns for record in records], 50)),
+        tpot_p50_ns=_or_none(metrics.percentile([metrics.tpot_ns(r) for r in records], 50)),
+        tpot_p50_interval=quantile_interval(tpots, 0.5, rng),
+        tpot_p99_ns=_or_none(metrics.percentile([metrics.tpot_ns(r) for r in records], 99)),
+        output_throughput=_or_none(metrics.output_throughput(runs)),
+        speedup=None if k == PLAIN else speedup(domains, k, objective, rng),
+    )
+
+
+def _defined(records: Iterable[RequestRecord]) -> list[float]:
+    tpots = [metrics.tpot_ns(record) for record in records]
+    return [tpot for tpot in tpots if not math.isnan(tpot)]
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _all(values: Iterable[float]) -> tuple[float | None, ...]:
+    return tuple(_or_none(value) for value in values)
