@@ -51,8 +51,7 @@ def _forget(where: dict[KeyPath, Where], path: KeyPath) -> None:
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     """`key.path=value` in order, each value read as YAML and put in place of what was there."""
-    here = Where(Where.SET, 0, "--set")
-    parsed: list[tuple[tuple[str, ...], Any]] = []
+    parsed: list[tuple[tuple[str, ...], Any, Where]] = []
     problems = list(document.problems)
     for number, text in enumerate(overrides):
         key, equals, raw = text.partition("=")
@@ -63,19 +62,21 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
             problems.append(Problem((shown,), "write it as key.path=value", place))
             continue
         try:
-            parsed.append((path, parse_value(raw)))
+            parsed.append((path, parse_value(raw), place))
         except ValueError as error:
             problems.append(Problem(path, str(error), place))
     found = Document(dict(document.data), dict(document.where), problems)
     _switch_drafter(found, parsed)
-    for path, value in parsed:
-        _put(found, path, value, here)
+    for path, value, place in parsed:
+        _put(found, path, value, place)
     return found
 
 
-def _switch_drafter(document: Document, parsed: Sequence[tuple[tuple[str, ...], Any]]) -> None:
+def _switch_drafter(
+    document: Document, parsed: Sequence[tuple[tuple[str, ...], Any, Where]]
+) -> None:
     """The rule of `merge` for `--set speculation.drafter=...`, in whatever order it comes."""
-    names = [value for path, value in parsed if path == (*_SPECULATION, "drafter")]
+    names = [value for path, value, _ in parsed if path == (*_SPECULATION, "drafter")]
     old = document.data.get("speculation")
     if names and isinstance(old, dict) and names[-1] != old.get("drafter"):
         _forget(document.where, _SPECULATION)

@@ -20,7 +20,9 @@ def names_that_nothing_has(data: Mapping[str, Any]) -> dict[KeyPath, str]:
         known = ", ".join(DRAFTERS)
         name = speculation.get("drafter")
         if "drafter" not in speculation:
-            found[path] = f"required: one of {known}"
+            close = did_you_mean("drafter", speculation)
+            wrote = close.replace("did you mean", "is it written as") if close else ""
+            found[path] = f"required: one of {known}{wrote}"
         elif not isinstance(name, str) or name not in DRAFTERS:
             hint = did_you_mean(str(name), DRAFTERS)
             found[path] = f"unknown drafter {name!r}{hint} (known: {known})"
