@@ -55,6 +55,7 @@ class SpeculativeLoop:
         self._max_prefill_tokens = max_prefill_tokens
         self._waiting: deque[Active] = deque()
         self._running: list[Active] = []
+        self._full = False  # KV blocks ran out: admit nobody until a request ends
         self._stats: dict[int, SpeculationStats] = {}
         self._next_id = 0
 
@@ -133,37 +134,48 @@ class SpeculativeLoop:
             raise
 
     def _advance(self) -> list[Chunk]:
-        verifying = [state for state in self._running if not state.unread]
-        reading = self._prompt_pieces()
-        proposals = self._propose(verifying)
-        steps = [
-            *(_verify_step(*pair) for pair in zip(verifying, proposals, strict=True)),
-            *(_prefill_step(*pair) for pair in reading),
-        ]
-        if not steps:
-            return []
-        outputs = iter(self._target.forward(steps))
+        while True:
+            try:
+                verifying, reading, outputs = self._forward()
+                break
+            except CapacityError:
+                if len(self._running) == 1:
+                    raise
+                self._preempt()
         emitted = [
-            (state, self._emit(state, proposal, next(outputs)))
-            for state, proposal in zip(verifying, proposals, strict=True)
+            (state, self._emit(state, proposal, output))
+            for (state, proposal), output in zip(verifying, outputs, strict=False)
         ]
-        for (state, count), output in zip(reading, outputs, strict=True):
+        for (state, count), output in zip(reading, outputs[len(verifying) :], strict=True):
             state.read += count
-            if not state.unread:  # the prompt's last row is a verify step without a draft
+            if not state.unread and not state.started:
+                # The prompt's last row is a verify step without a draft.
                 emitted.append((state, self._emit(state, Proposal([]), output)))
         now = perf_counter_ns()
         for state, _ in emitted:
             state.stamp(now)
         return [chunk for _, chunk in emitted]
 
+    def _forward(
+        self,
+    ) -> tuple[list[tuple[Active, Proposal]], list[tuple[Active, int]], list[StepOutput]]:
+        """Draft, then one pass of the target over all verify steps and pieces of prompts."""
+        verifying = self._propose([state for state in self._running if not state.unread])
+        reading = self._pieces_to_read()
+        steps = [
+            *(_verify_step(state, proposal) for state, proposal in verifying),
+            *(_prefill_step(state, count) for state, count in reading),
+        ]
+        return verifying, reading, self._target.forward(steps) if steps else []
+
     def _admit(self) -> None:
         """Give slots to those that wait, first come first served."""
-        while self._waiting:
+        while self._waiting and not (self._full and self._running):
             state = self._waiting[0]
             try:
                 state.slot = self._target.open()
                 if state.speculates and self._drafter:
-                    self._drafter.begin(state.id, state.request.prompt)
+                    self._drafter.begin(state.id, state.tokens[: state.unread])
             except CapacityError:
                 self._release(state)
                 if not self._running:
@@ -171,7 +183,18 @@ class SpeculativeLoop:
                 return
             self._running.append(self._waiting.popleft())
 
-    def _prompt_pieces(self) -> list[tuple[Active, int]]:
+    def _preempt(self) -> None:
+        """Out of KV blocks: the youngest request waits until another one ends, then reads again.
+
+        Its text stays as it is, and goes on as it would have: uniforms belong to positions.
+        """
+        state = self._running.pop()
+        self._release(state)
+        state.read = 0
+        self._waiting.appendleft(state)
+        self._full = True
+
+    def _pieces_to_read(self) -> list[tuple[Active, int]]:
         """Which prompts to read on in this step, and how many tokens of each."""
         pieces, budget = [], self._max_prefill_tokens
         for state in self._running:
@@ -180,20 +203,20 @@ class SpeculativeLoop:
                 budget -= count
         return pieces
 
-    def _propose(self, verifying: Sequence[Active]) -> list[Proposal]:
-        """One proposal for each, empty where nothing may be drafted."""
+    def _propose(self, verifying: Sequence[Active]) -> list[tuple[Active, Proposal]]:
+        """Each with its proposal, empty where nothing may be drafted."""
         requests = [
             DraftRequest(state.id, state.tokens, state.room, state.request.sampling)
             for state in verifying
             if state.room > 0
         ]
         if not requests or self._drafter is None:
-            return [Proposal([]) for _ in verifying]
+            return [(state, Proposal([])) for state in verifying]
         made = {
             request.seq: self._checked(request, proposal)
             for request, proposal in zip(requests, self._drafter.propose(requests), strict=True)
         }
-        return [made.get(state.id, Proposal([])) for state in verifying]
+        return [(state, made.get(state.id, Proposal([]))) for state in verifying]
 
     def _checked(self, request: DraftRequest, proposal: Proposal) -> Proposal:
         """A drafter that breaks its contract must not reach the target's cache."""
@@ -212,6 +235,7 @@ class SpeculativeLoop:
         tokens, stopped = state.stop.cut(tokens)
         accepted, drafted = min(accepted, len(tokens)), len(proposal.tokens)
         state.tokens += tokens
+        state.read = len(state.tokens) - 1
         verified = state.count(len(tokens), drafted, accepted)
         reason: FinishReason | None = "stop" if stopped else None
         if not stopped and len(state.tokens) >= state.limit:
@@ -224,13 +248,14 @@ class SpeculativeLoop:
 
     def _roll_back(self, state: Active, tokens: list[int], drafted: int, accepted: int) -> None:
         assert state.slot is not None
-        self._target.truncate(state.slot, len(state.tokens) - 1)
+        self._target.truncate(state.slot, state.read)
         if state.speculates and self._drafter:
             self._drafter.accept(state.id, tokens, accepted)
         if state.request.draft_len is None:
             state.draft_len = self._policy.following(state.draft_len, drafted, accepted)
 
     def _end(self, state: Active) -> None:
+        self._full = False
         (self._running if state in self._running else self._waiting).remove(state)
         self._release(state)
 
@@ -254,8 +279,8 @@ def _verify_step(state: Active, proposal: Proposal) -> Step:
 
 def _prefill_step(state: Active, count: int) -> Step:
     assert state.slot is not None
-    tokens = np.array(state.request.prompt[state.read : state.read + count], dtype=np.int64)
-    return Step(state.slot, tokens, rows=int(count == state.unread))
+    tokens = np.array(state.tokens[state.read : state.read + count], dtype=np.int64)
+    return Step(state.slot, tokens, rows=int(count == state.unread and not state.started))
 
 
 def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], int]:

@@ -58,13 +58,19 @@ class Active:
     speculates: bool
     tokens: list[int]  # prompt and output
     slot: int | None = None  # the target's sequence
-    read: int = 0  # tokens of the prompt that the target has read
+    read: int = 0  # tokens in the target's cache
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     submitted_ns: int = field(default_factory=perf_counter_ns)
 
     @property
+    def started(self) -> bool:
+        """Prefill has emitted the first token."""
+        return len(self.tokens) > len(self.request.prompt)
+
+    @property
     def unread(self) -> int:
-        return len(self.request.prompt) - self.read
+        """Tokens to read before this request can verify; of its output the last one may wait."""
+        return len(self.tokens) - self.started - self.read
 
     @property
     def room(self) -> int:

@@ -72,7 +72,10 @@ class DraftTargetDrafter(Drafter):
 
     def _unread(self, request: DraftRequest) -> Sequence[int]:
         """What the draft has not read: the last token, and after full acceptance one before it."""
-        return request.tokens[self._draft.length(self._slots[request.seq]) :]
+        slot = self._slots[request.seq]
+        known = min(self._draft.length(slot), len(request.tokens) - 1)
+        self._draft.truncate(slot, known)  # of use after a proposal that was broken off
+        return request.tokens[known:]
 
     def _room(self, request: DraftRequest) -> int:
         """How many tokens this sequence may draft before the draft's own cache is full."""
@@ -113,8 +116,8 @@ class _Draft:
         probs = probabilities(logits, sampling)[0]
         position = len(self.request.tokens) + len(self.tokens)
         self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
-        # A draft with a smaller (less padded) vocabulary never proposes the rest.
-        self._probs.append(np.pad(probs, (0, vocab_size - len(probs))))
+        missing = vocab_size - len(probs)  # a smaller draft vocabulary never proposes the rest
+        self._probs.append(np.pad(probs, (0, missing)) if missing else probs)
 
     def proposal(self) -> Proposal:
         return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)

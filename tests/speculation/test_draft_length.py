@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.recipe.schema import DraftLength, Speculation
+from toolkit.speculation.draft_length import POLICIES, Adaptive, Fixed, draft_length_policy
+
+
+def options(policy, **lengths):
+    return Speculation(
+        drafter="none", max_draft_len=6, draft_length=DraftLength(policy=policy, **lengths)
+    )
+
+
+def test_the_recipe_names_the_policy():
+    assert draft_length_policy(options("fixed")) == Fixed(6)
+    assert draft_length_policy(options("adaptive", min=2)) == Adaptive(2, 6)
+    assert draft_length_policy(options("adaptive", min=9)) == Adaptive(6, 6)
+
+
+def test_every_policy_that_a_recipe_may_name_exists():
+    assert set(POLICIES) == set(DraftLength.model_fields["policy"].annotation.__args__)
+
+
+def test_fixed_never_moves():
+    assert Fixed(4).first() == 4
+    assert Fixed(4).following(4, 4, 0) == Fixed(4).following(4, 4, 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("draft_len", "drafted", "accepted", "following"),
+    [
+        (4, 4, 4, 6),  # full acceptance: two more
+        (7, 7, 7, 8),  # up to the limit
+        (4, 4, 1, 3),  # early rejection: one less
+        (1, 1, 0, 1),  # down to the limit
+        (4, 4, 2, 4),  # half of it stood
+        (4, 4, 3, 4),
+        (4, 0, 0, 4),  # nothing drafted, nothing learnt
+        (6, 2, 2, 6),  # the drafter had no more to offer: no reason to ask for more
+        (3, 2, 2, 4),
+    ],
+)
+def test_adaptive_grows_on_full_acceptance_and_shrinks_on_early_rejection(
+    draft_len, drafted, accepted, following
+):
+    assert Adaptive(1, 8).following(draft_len, drafted, accepted) == following
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
+def test_adaptive_stays_within_its_limits(steps):
+    policy = Adaptive(2, 7)
+    draft_len = policy.first()
+    for drafted, accepted in steps:
+        assert 2 <= draft_len <= 7
+        drafted = min(drafted, draft_len)
+        draft_len = policy.following(draft_len, drafted, min(accepted, drafted))
