@@ -4,13 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from tests.speculation.table_model import FakeTableModel, random_table
 from toolkit.recipe.schema import Recipe, Speculation
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import draft_length_policy
 from toolkit.speculation.interfaces import Drafter, Proposal
 from toolkit.speculation.loop import Request, SpeculativeLoop
-
-from tests.speculation.table_model import FakeTableModel, random_table
 
 
 class ToySpeculation(Speculation):

@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 
+from tests.speculation.table_model import FakeTableModel, random_table
 from toolkit.recipe.schema import ModelSpec
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter, DraftTargetSpeculation
 from toolkit.speculation.interfaces import DraftRequest, SamplingParams
 from toolkit.speculation.loop import Request, SpeculativeLoop
-
-from tests.speculation.table_model import FakeTableModel, random_table
 
 VOCAB = 8
 TARGET = random_table(0, VOCAB, spread=2.0)

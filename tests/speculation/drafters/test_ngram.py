@@ -6,11 +6,13 @@ from pydantic import ValidationError
 from toolkit.speculation.drafters.ngram import NGramDrafter, NGramIndex, NGramSpeculation
 from toolkit.speculation.interfaces import DraftRequest, SamplingParams
 
+GREEDY = SamplingParams()
+
 
 def lookup(tokens, draft_len, min_size=1, max_size=4):
     drafter = NGramDrafter(min_size, max_size)
     drafter.begin(0, tokens[:-1])
-    [proposal] = drafter.propose([DraftRequest(0, tokens, draft_len, SamplingParams())])
+    [proposal] = drafter.propose([DraftRequest(0, tokens, draft_len, GREEDY)])
     assert proposal.probs is None
     return proposal.tokens
 
@@ -66,7 +68,7 @@ def test_the_index_equals_the_definition_while_the_text_grows(pieces, draft_len,
     drafter.begin(0, pieces[0])
     for piece in pieces:
         tokens += piece
-        [proposal] = drafter.propose([DraftRequest(0, tokens, draft_len, SamplingParams())])
+        [proposal] = drafter.propose([DraftRequest(0, tokens, draft_len, GREEDY)])
         assert proposal.tokens == naive(tokens, draft_len, low, low + more)
 
 
@@ -91,11 +93,10 @@ def test_sequences_do_not_see_each_other_and_are_forgotten():
     drafter = NGramDrafter()
     drafter.begin(0, [1, 2])
     drafter.begin(1, [3, 3])
-    greedy = SamplingParams()
     first, second = drafter.propose(
         [
-            DraftRequest(0, [1, 2, 3], 2, SamplingParams()),
-            DraftRequest(1, [3, 3, 1], 2, SamplingParams()),
+            DraftRequest(0, [1, 2, 3], 2, GREEDY),
+            DraftRequest(1, [3, 3, 1], 2, GREEDY),
         ]
     )
     assert first.tokens == second.tokens == []
