@@ -1,0 +1,163 @@
+"""Which models a repository holds, by `serve.layout`: each is a folder of triton_repo and a config.
+
+Engines and tokenizers are named by path, absolute or relative to the model's directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.engine.built import BuiltModels
+from toolkit.serving import contract
+from toolkit.serving.pbtxt import ModelConfig, ensemble_config, model_config
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model of a repository."""
+
+    config: ModelConfig
+    source: str | None = None  # folder of triton_repo that has its code; None: no code
+    role: str | None = None  # the engine that it runs, if it runs one alone
+
+    @property
+    def name(self) -> str:
+        return str(self.config.name)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way to serve: its models, and the one that clients talk to."""
+
+    entry: str
+    models: Callable[[BuiltModels, Callable[[str, Path], str]], list[ServedModel]]
+
+
+# (model, engine or tokenizer directory) -> how the model's config names that directory
+Place = Callable[[str, Path], str]
+
+
+def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
+    """Tokenizers, one LLM model per engine, the loop between them, and a plain ensemble."""
+    size = built.recipe.engine.max_batch_size
+    tokenizer = built.tokenizer_dir
+    names = {role: _llm_name(role) for role in built.engines}
+    llms = [
+        ServedModel(
+            model_config(
+                name,
+                contract.TENSORRT_LLM,
+                _llm_parameters(built, role, place(name, built.engines[role])),
+                max_batch_size=size,
+            ),
+            "tensorrt_llm",
+            role,
+        )
+        for role, name in names.items()
+    ]
+    texts = [
+        ServedModel(
+            model_config(name, of, {"tokenizer_dir": place(name, tokenizer)}, max_batch_size=size),
+            name,
+        )
+        for name, of in (
+            ("preprocessing", contract.PREPROCESSING),
+            ("postprocessing", contract.POSTPROCESSING),
+        )
+    ]
+    bls = {
+        "tensorrt_llm_model_name": names["target"],
+        "tokenizer_dir": place("tensorrt_llm_bls", tokenizer),
+        "speculation": built.recipe.speculation.model_dump_json(),
+        "max_seq_len": str(built.recipe.engine.max_seq_len),
+    }
+    if "draft" in names:
+        bls["tensorrt_llm_draft_model_name"] = names["draft"]
+    loop = model_config("tensorrt_llm_bls", contract.TENSORRT_LLM_BLS, bls, max_batch_size=size)
+    ensemble = ensemble_config("ensemble", contract.ENSEMBLE, ENSEMBLE_STEPS, max_batch_size=size)
+    return [*texts, *llms, ServedModel(loop, "tensorrt_llm_bls"), ServedModel(ensemble)]
+
+
+def _inprocess(built: BuiltModels, place: Place) -> list[ServedModel]:
+    """One model with everything in it."""
+    name = "spectool"
+    parameters = {
+        "recipe": built.recipe.model_dump_json(),
+        "engine_dirs": _places(name, built.engines, place),
+        "tokenizer_dirs": _places(name, built.tokenizers, place),
+    }
+    config = model_config(
+        name, contract.INPROCESS, parameters, max_batch_size=built.recipe.engine.max_batch_size
+    )
+    return [ServedModel(config, name)]
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "bls": Layout("tensorrt_llm_bls", _bls),
+    "inprocess": Layout("spectool", _inprocess),
+}
+
+# Plain decoding without our loop: the shape of TensorRT-LLM's own ensemble.
+ENSEMBLE_STEPS = (
+    (
+        "preprocessing",
+        {
+            "QUERY": "text_input",
+            "REQUEST_OUTPUT_LEN": "max_tokens",
+            "STOP_WORDS_DICT": "stop_words",
+            "END_ID": "end_id",
+        },
+        {
+            "INPUT_ID": "_INPUT_ID",
+            "REQUEST_INPUT_LEN": "_REQUEST_INPUT_LEN",
+            "REQUEST_OUTPUT_LEN": "_REQUEST_OUTPUT_LEN",
+            "STOP_WORDS_IDS": "_STOP_WORDS_IDS",
+            "OUT_END_ID": "_END_ID",
+        },
+    ),
+    (
+        "tensorrt_llm",
+        {
+            "input_ids": "_INPUT_ID",
+            "input_lengths": "_REQUEST_INPUT_LEN",
+            "request_output_len": "_REQUEST_OUTPUT_LEN",
+            "stop_words_list": "_STOP_WORDS_IDS",
+            "end_id": "_END_ID",
+            "exclude_input_in_output": "exclude_input_in_output",
+            "runtime_top_k": "top_k",
+            "runtime_top_p": "top_p",
+            "temperature": "temperature",
+            "seed": "seed",
+        },
+        {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"},
+    ),
+    (
+        "postprocessing",
+        {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
+        {"OUTPUT": "text_output"},
+    ),
+)
+
+
+def _llm_name(role: str) -> str:
+    return "tensorrt_llm" if role == "target" else f"tensorrt_llm_{role}"
+
+
+def _llm_parameters(built: BuiltModels, role: str, engine_dir: str) -> dict[str, str]:
+    parameters = {"gpt_model_path": engine_dir, "exclude_input_in_output": "false", "role": role}
+    if role != "target":
+        parameters["vocab_size"] = str(engine_vocab_size(built.engines["target"]))
+    return parameters
+
+
+def engine_vocab_size(engine_dir: Path) -> int:
+    """The vocabulary of an engine, from its config.json."""
+    config = json.loads((engine_dir / "config.json").read_text(encoding="utf-8"))
+    return int(config["pretrained_config"]["vocab_size"])
+
+
+def _places(model: str, directories: Mapping[str, Path], place: Place) -> str:
+    return json.dumps({role: place(model, path) for role, path in directories.items()})

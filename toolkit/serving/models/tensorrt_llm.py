@@ -1,0 +1,67 @@
+"""`tensorrt_llm` and `tensorrt_llm_draft`: TensorRT-LLM's tensors in front of our own engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.registry import BACKENDS
+from toolkit.serving.counters import REUSED_TOKENS
+from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, CallEngine
+from toolkit.serving.llm_request import llm_request
+from toolkit.serving.triton_io import EmissionSender, Metrics, Settings, arrays_of
+from toolkit.serving.worker import Worker
+from toolkit.speculation.sampling import Role
+
+# A draft must not choose its tokens with the numbers that the target chooses with.
+ROLES = {"target": Role.EMIT, "draft": Role.DRAFT}
+
+
+class TritonPythonModel:
+    """Requests are handed to the engine's thread, which answers them as it goes."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = Settings(args)
+        backend = BACKENDS["cpu"]()
+        model = backend.load(
+            settings.path("gpt_model_path"), threads=settings.optional_number("cpu_threads")
+        )
+        self._metrics = Metrics(settings.model)
+        self._with_input = not settings.flag("exclude_input_in_output", False)
+        self._engine = CallEngine(
+            model,
+            ROLES[settings.text("role")],
+            vocab_size=settings.optional_number("vocab_size"),
+            max_queue_size=settings.number("max_queue_size", DEFAULT_QUEUE_SIZE),
+            on_change=self._report,
+        )
+        self._report(0, 0)
+        self._worker = Worker(self._engine, settings.model)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._accept(request)
+
+    def finalize(self) -> None:
+        self._worker.close()
+
+    def _accept(self, request: Any) -> None:
+        wanted = llm_request(arrays_of(request), request.request_id())
+        with_input = self._with_input if wanted.with_input is None else wanted.with_input
+        sender = EmissionSender(
+            request, wanted.call, with_input=with_input, with_counts=wanted.with_counts
+        )
+        if wanted.stop:
+            self._worker.post(lambda: self._stop(wanted.call.request_id, sender))
+        elif wanted.problems:
+            sender.fail("; ".join(wanted.problems))
+        else:
+            self._worker.post(lambda: self._engine.submit(wanted.call, sender))
+
+    def _stop(self, request_id: str, sender: EmissionSender) -> None:
+        self._engine.stop(request_id)
+        sender.finish()
+
+    def _report(self, active: int, reused: int) -> None:
+        self._metrics.set_active(active)
+        if reused:
+            self._metrics.increment(REUSED_TOKENS, {}, reused)

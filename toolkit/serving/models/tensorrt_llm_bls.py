@@ -1,0 +1,106 @@
+"""`tensorrt_llm_bls`: text in, text out, target and draft models behind it (or a local drafter)."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
+from typing import Any
+
+from toolkit.errors import SpectoolError
+from toolkit.recipe.schema import Speculation
+from toolkit.registry import DRAFTERS
+from toolkit.serving.bls import BlsLoop, DraftSource, DraftUnavailableError, LocalDraft
+from toolkit.serving.counters import DRAFT_FAILURES, SpeculationCounters
+from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
+from toolkit.serving.remote import RemoteDraft, RemoteTarget, tokenize
+from toolkit.serving.replies import ReplyBuilder
+from toolkit.serving.text_request import TextRequest, text_request
+from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
+from toolkit.speculation.draft_length import draft_length_policy
+from toolkit.speculation.request import Request
+
+
+class TritonPythonModel:
+    """One thread per request at work; as many as the engine has sequences."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        from toolkit.checkpoint.tokenizer import load_tokenizer
+
+        settings = Settings(args)
+        self._tokenizer = load_tokenizer(settings.path("tokenizer_dir"))
+        self._target = settings.text("tensorrt_llm_model_name")
+        self._draft = settings.text("tensorrt_llm_draft_model_name")
+        options = json.loads(settings.text("speculation"))
+        self._drafter = DRAFTERS[options["drafter"]]
+        self._options: Speculation = self._drafter.Options.model_validate(options)
+        self._loop = BlsLoop(
+            policy=draft_length_policy(self._options),
+            max_seq_len=settings.number("max_seq_len", 0),
+            decode=self._tokenizer.decode,
+        )
+        self._counters = SpeculationCounters(Metrics(settings.model).increment)
+        self._queue_size = settings.number("max_queue_size", DEFAULT_QUEUE_SIZE)
+        self._places = BoundedSemaphore(settings.max_batch_size + self._queue_size)
+        self._threads = ThreadPoolExecutor(settings.max_batch_size, "request")
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            sender = ReplySender(request)
+            try:
+                wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
+            except SpectoolError as error:
+                sender.fail(str(error))
+                continue
+            if self._places.acquire(blocking=False):
+                self._threads.submit(self._serve, wanted, sender)
+            else:
+                sender.fail(queue_full(self._queue_size))
+
+    def finalize(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _max_draft_len(self) -> int:
+        return 0 if self._options.drafter == "none" else self._options.max_draft_len
+
+    def _serve(self, wanted: TextRequest, sender: ReplySender) -> None:
+        try:
+            self._generate(wanted, sender)
+        except Exception as error:  # noqa: BLE001 - the client must hear of it, whatever it was
+            sender.fail(str(error) if isinstance(error, SpectoolError) else repr(error))
+        finally:
+            self._places.release()
+            self._counters.flush()
+
+    def _generate(self, wanted: TextRequest, sender: ReplySender) -> None:
+        if sender.cancelled():
+            sender.fail("cancelled")
+            return
+        prompt = tokenize(wanted.text, wanted.max_tokens)
+        request = wanted.tokens(prompt, self._tokenizer.eos_ids)
+        reply = ReplyBuilder(wanted, sender, self._tokenizer.stream(), self._counters)
+        chunks = self._loop.run(
+            request,
+            RemoteTarget(self._target, request),
+            self._source(wanted, request),
+            cancelled=sender.cancelled,
+            draft_failed=self._draft_failed,
+        )
+        for chunk in chunks:
+            reply.take(chunk)
+
+    def _source(self, wanted: TextRequest, request: Request) -> DraftSource | None:
+        """Where this request's drafts come from; None: it decodes plainly."""
+        if not self._max_draft_len or request.draft_len == 0:
+            return None
+        if self._draft:
+            return RemoteDraft(self._draft, request, with_logits=wanted.use_draft_logits)
+        drafter = self._drafter.create(self._options, {})
+        return LocalDraft(drafter, request.prompt, request.sampling)
+
+    def _draft_failed(self, error: DraftUnavailableError) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        pb_utils.Logger.log_error(f"going on without a draft: {error}")
+        self._counters.count(DRAFT_FAILURES)

@@ -1,0 +1,115 @@
+"""Target and draft models of the same server, asked in TensorRT-LLM's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from toolkit.errors import RunError
+from toolkit.serving.bls import Draft, DraftSource, DraftUnavailableError, Target
+from toolkit.serving.triton_io import ask, tensor, text_tensor
+from toolkit.speculation.request import Request
+
+
+def tokenize(text: str, max_tokens: int) -> list[int]:
+    """The prompt's tokens, from `preprocessing`."""
+    inputs = [text_tensor("QUERY", text), tensor("REQUEST_OUTPUT_LEN", [[max_tokens]], np.int32)]
+    [answer] = ask("preprocessing", inputs, ["INPUT_ID"])
+    return [int(token) for token in answer["INPUT_ID"].reshape(-1)]
+
+
+class _Model:
+    """One request's calls to one LLM model."""
+
+    def __init__(self, model: str, request: Request) -> None:
+        self._model, self._request = model, request
+        self._id = uuid4().hex
+
+    def _ask(
+        self, tokens: Sequence[int], length: int, extra: Sequence[Any] = (), *, logits: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        outputs = ["output_ids", "sequence_length", *(["generation_logits"] if logits else [])]
+        inputs = [*self._inputs(tokens, length), *self._sampling(), *extra]
+        return ask(self._model, inputs, outputs, request_id=self._id)
+
+    def _inputs(self, tokens: Sequence[int], length: int) -> list[Any]:
+        return [
+            tensor("input_ids", [tokens], np.int32),
+            tensor("input_lengths", [[len(tokens)]], np.int32),
+            tensor("request_output_len", [[length]], np.int32),
+            tensor("exclude_input_in_output", [[True]], np.bool_),
+        ]
+
+    def _sampling(self) -> list[Any]:
+        sampling = self._request.sampling
+        if sampling.greedy:
+            return []
+        return [
+            tensor("temperature", [[sampling.temperature]], np.float32),
+            tensor("runtime_top_k", [[sampling.top_k]], np.int32),
+            tensor("runtime_top_p", [[sampling.top_p]], np.float32),
+            tensor("seed", [[sampling.seed]], np.uint64),
+        ]
+
+    def release(self) -> None:
+        """End what is still running under this request's id, and let its sequence go."""
+        stop = tensor("stop", [[True]], np.bool_)
+        with suppress(RunError):
+            for _ in ask(self._model, [*self._inputs([0], 1), stop], [], request_id=self._id):
+                pass
+
+
+class RemoteTarget(_Model, Target):
+    """`tensorrt_llm`."""
+
+    def verify(self, tokens: Sequence[int], draft: Draft) -> list[int]:
+        extra = []
+        if draft.tokens:
+            extra.append(tensor("draft_input_ids", [draft.tokens], np.int32))
+        if draft.logits is not None:
+            extra.append(tensor("draft_logits", draft.logits[None], np.float32))
+        [answer] = self._ask(tokens, len(draft.tokens) + 1, extra)
+        return _new_tokens(answer)
+
+    def stream(self, tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+        extra = [tensor("streaming", [[True]], np.bool_)]
+        if len(self._request.stop_tokens) == 1:
+            extra.append(tensor("end_id", [list(self._request.stop_tokens)], np.int32))
+        answers = self._ask(tokens, max_tokens, extra)
+        try:
+            for answer in answers:
+                yield _new_tokens(answer)
+        finally:
+            self.release()
+            with suppress(RunError):  # "cancelled", if it was still going on
+                for _ in answers:
+                    pass
+
+
+class RemoteDraft(_Model, DraftSource):
+    """`tensorrt_llm_draft`. It never stops early: the target alone decides where the text ends."""
+
+    def __init__(self, model: str, request: Request, *, with_logits: bool) -> None:
+        super().__init__(model, request)
+        self._with_logits = with_logits and not request.sampling.greedy
+
+    def propose(self, tokens: Sequence[int], draft_len: int) -> Draft:
+        wanted = tensor("return_generation_logits", [[self._with_logits]], np.bool_)
+        try:
+            [answer] = self._ask(tokens, draft_len, [wanted], logits=self._with_logits)
+        except (RunError, ValueError) as error:
+            raise DraftUnavailableError(str(error)) from error
+        drafted = _new_tokens(answer)[:draft_len]
+        logits = answer.get("generation_logits")
+        if logits is None or not self._with_logits:
+            return Draft(tuple(drafted))
+        return Draft(tuple(drafted), logits.reshape(-1, logits.shape[-1])[-len(drafted) :])
+
+
+def _new_tokens(answer: dict[str, Any]) -> list[int]:
+    length = int(answer["sequence_length"].reshape(-1)[0])
+    return [int(token) for token in answer["output_ids"].reshape(-1)[:length]]

@@ -1,0 +1,91 @@
+"""From chunks of tokens to what a client sees: text, in deltas or whole, and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolkit.serving.counters import SpeculationCounters
+from toolkit.serving.text_request import TextRequest
+from toolkit.speculation.request import Chunk
+from toolkit.speculation.stop import HeldText
+
+
+class TextStream(Protocol):
+    """Tokens in, text out; a character comes when all of its bytes have come."""
+
+    def push(self, ids: list[int]) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One response; the counts are of the whole request so far."""
+
+    text: str
+    draft_tokens: int
+    accepted_tokens: int
+    with_counts: bool
+    final: bool
+
+    @property
+    def acceptance_rate(self) -> float:
+        """0 when nothing was drafted, as TensorRT-LLM reports it."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
+
+
+class ReplySink(Protocol):
+    """Where the replies of one request go."""
+
+    def send(self, reply: Reply) -> None: ...
+
+    def fail(self, message: str) -> None: ...
+
+    def cancelled(self) -> bool: ...
+
+
+@dataclass(slots=True, eq=False)
+class ReplyBuilder:
+    """Turns the chunks of one request into replies."""
+
+    request: TextRequest
+    sink: ReplySink
+    stream: TextStream
+    counters: SpeculationCounters
+    held: HeldText = field(init=False)
+    whole: list[str] = field(default_factory=list)
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.held = HeldText(self.request.stop_words)
+        if not self.request.exclude_input:
+            self.whole.append(self.request.text)
+
+    def take(self, chunk: Chunk) -> None:
+        """Count the chunk and send what it adds to the text."""
+        self._count(chunk)
+        if chunk.finish_reason == "cancelled":
+            self.sink.fail("cancelled")
+            return
+        final = chunk.finish_reason is not None
+        text = self.held.push(self.stream.push(chunk.tokens))
+        if final:
+            text += self.held.push(self.stream.finish()) + self.held.finish()
+        self.whole.append(text)
+        if final or (self.request.stream and text):
+            self._send(final)
+
+    def _send(self, final: bool) -> None:
+        text = "".join(self.whole)
+        self.whole.clear()
+        with_counts = self.request.return_perf_metrics
+        self.sink.send(Reply(text, self.draft_tokens, self.accepted_tokens, with_counts, final))
+
+    def _count(self, chunk: Chunk) -> None:
+        self.draft_tokens += chunk.drafted
+        self.accepted_tokens += chunk.accepted
+        self.counters.add(len(chunk.tokens), chunk.drafted, chunk.accepted)
+        if chunk.finish_reason:
+            self.counters.flush()

@@ -1,0 +1,210 @@
+"""The life of one tritonserver process: started, ready, watched, stopped, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from toolkit.errors import RunError
+from toolkit.serving import shared_memory
+from toolkit.serving.ports import check_free, listens
+from toolkit.serving.server_log import reasons
+from toolkit.serving.triton_wheel import TritonWheel, find_triton, server_environment
+
+_POLL_S = 0.1
+_GRACE_S = 15.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.host}:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def metrics(self) -> str:
+        return f"http://{self.host}:{self.metrics_port}/metrics"
+
+    def ports(self) -> dict[str, int]:
+        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
+
+
+class TritonServer:
+    """`with TritonServer(repository, models, address) as server: ...` is a ready server inside."""
+
+    def __init__(
+        self,
+        repository: Path,
+        models: Sequence[str],
+        address: Address,
+        *,
+        log: Path | None = None,  # default: beside its run files, kept only after a failure
+        timeout_s: float = 300.0,
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.repository, self.models, self.address = repository, tuple(models), address
+        self._chosen_log = log
+        self._timeout_s = timeout_s
+        self._on_progress = on_progress
+        self._run_dir: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_file: IO[bytes] | None = None
+        self._shm_prefix = shared_memory.new_prefix()
+        self.log = Path()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> TritonServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop(keep_log=isinstance(error, RunError))
+
+    def start(self) -> None:
+        """Return once every model of ours is ready; RunError has the reason from the log."""
+        wheel = find_triton()
+        check_free(self.address.host, self.address.ports())
+        shared_memory.remove_stale()
+        try:
+            self._launch(wheel)
+            self._wait_until_ready()
+        except BaseException as error:
+            self.stop(keep_log=isinstance(error, RunError))
+            raise
+
+    def poll(self) -> int | None:
+        """The exit code, once the server is gone."""
+        return self._process.poll() if self._process else None
+
+    def stop(self, *, keep_log: bool = False) -> None:
+        """Ask it to finish, then make sure; its shared memory and run files go too."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+            shared_memory.remove(self._shm_prefix)
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+        run_dir, self._run_dir = self._run_dir, None
+        if run_dir is not None:
+            shutil.rmtree(run_dir / "backends", ignore_errors=True)
+            if not (keep_log and self.log.is_relative_to(run_dir)):
+                shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _launch(self, wheel: TritonWheel) -> None:
+        self._run_dir = Path(tempfile.mkdtemp(prefix="spectool-triton-"))
+        self.log = self._chosen_log or self._run_dir / "server.log"
+        backends = self._run_dir / "backends"
+        wheel.link_backends(backends)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_file = self.log.open("wb")
+        self._process = subprocess.Popen(
+            self._command(wheel, backends),
+            env=server_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us; we tell the server in good order
+            preexec_fn=_die_with_parent,
+        )
+
+    def _command(self, wheel: TritonWheel, backends: Path) -> list[str]:
+        address = self.address
+        return [
+            str(wheel.executable),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={backends}",
+            f"--http-address={address.host}",
+            f"--http-port={address.http_port}",
+            f"--grpc-address={address.host}",
+            f"--grpc-port={address.grpc_port}",
+            f"--metrics-address={address.host}",
+            f"--metrics-port={address.metrics_port}",
+            "--disable-auto-complete-config",
+            "--exit-timeout-secs=5",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+        ]
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        waiting = list(self.models)
+        while time.monotonic() < deadline:
+            if (code := self.poll()) is not None:
+                raise RunError(self._failure(f"tritonserver ended with exit code {code}"))
+            if self._is_ours():
+                waiting = [model for model in waiting if not self._ready(f"/models/{model}")]
+                if not waiting and self._ready("/health"):
+                    return
+            self._on_progress(f"waiting for {', '.join(waiting)}" if waiting else "starting")
+            time.sleep(_POLL_S)
+        raise RunError(
+            self._failure(f"not ready after {self._timeout_s:g} s: {', '.join(waiting)}")
+        )
+
+    def _is_ours(self) -> bool:
+        """Another server on the port would say that it is ready."""
+        return listens(self.pid, self.address.http_port)
+
+    def _ready(self, what: str) -> bool:
+        url = f"{self.address.http}/v2{what}/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _failure(self, what: str) -> str:
+        found = reasons(self.log)
+        return "\n".join([what, *(f"  {line}" for line in found), f"log: {self.log}"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGINT and a grace; then SIGKILL for the server and whatever it started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    # Also after a good end: a stub that hangs has outlived its server.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _die_with_parent() -> None:
+    """In the child, before it becomes the server: should we be killed, it gets a SIGINT."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)

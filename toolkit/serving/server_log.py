@@ -1,0 +1,35 @@
+"""Why a server did not start: the few lines of its log that say so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_MOST = 12
+_PREFIX = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ \S+\] ")
+# Said by every server on a machine without a GPU, and by every server that stops.
+_HARMLESS = re.compile(
+    r"CudaDriverHelper|NVML|DCGM|pinned memory|CUDA memory pool|failed to load all models"
+)
+
+
+def reasons(log: Path) -> list[str]:
+    """Error lines in the order they came, each once, tracebacks as one line per frame."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    found: dict[str, None] = {}
+    for line in text.splitlines():
+        if line.startswith(("E", "F")) and _PREFIX.match(line) and not _HARMLESS.search(line):
+            for part in _message(line).split("\\n"):
+                if part.strip():
+                    found.setdefault(part.rstrip())
+    lines = list(found)
+    if not lines:
+        lines = [line for line in text.splitlines()[-5:] if line.strip()]
+    return lines[:_MOST]
+
+
+def _message(line: str) -> str:
+    return _PREFIX.sub("", line).strip().strip('"')

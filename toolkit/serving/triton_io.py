@@ -1,0 +1,211 @@
+"""Between Triton's Python backend and plain Python: tensors, responses, metrics, inner requests.
+
+`triton_python_backend_utils` exists only inside a server's stub process, so it is imported where it
+is used.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.errors import RunError
+from toolkit.serving.calls import Call, Emission
+from toolkit.serving.counters import ACTIVE_SEQUENCES, DESCRIPTIONS, GAUGES
+from toolkit.serving.replies import Reply
+from toolkit.serving.text_request import Arrays
+
+
+class Settings:
+    """The name, place and parameters of the model that this process serves."""
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        self.model = args["model_name"]
+        self.directory = Path(args["model_repository"])
+        self.max_batch_size = max(int(config.get("max_batch_size", 0)), 1)
+        self._values = {
+            key: value["string_value"] for key, value in config.get("parameters", {}).items()
+        }
+
+    def text(self, name: str, default: str = "") -> str:
+        """Empty and left over `${placeholders}` count as unset, as in TensorRT-LLM's models."""
+        value = self._values.get(name, "")
+        return default if not value or value.startswith("${") else value
+
+    def number(self, name: str, default: int) -> int:
+        value = self.text(name)
+        return int(value) if value else default
+
+    def optional_number(self, name: str) -> int | None:
+        value = self.text(name)
+        return int(value) if value else None
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        return value.lower() in ("true", "1", "yes") if value else default
+
+    def path(self, name: str) -> Path:
+        """Relative paths start at the model's directory, so that a repository can be moved."""
+        return self.directory / self.text(name)
+
+    def paths(self, name: str) -> dict[str, Path]:
+        """A parameter that holds a JSON object of role -> path."""
+        return {role: self.directory / path for role, path in json.loads(self.text(name)).items()}
+
+
+def arrays_of(request: Any) -> Arrays:
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def tensor(name: str, values: Any, dtype: Any) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    return pb_utils.Tensor(name, np.ascontiguousarray(values, dtype=dtype))
+
+
+def text_tensor(name: str, text: str) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    return pb_utils.Tensor(name, np.array([[text.encode()]], dtype=object))
+
+
+def response(*outputs: Any) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    return pb_utils.InferenceResponse(output_tensors=list(outputs))
+
+
+def error_response(message: str) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(message))
+
+
+class _Sender:
+    """A response sender that outlives its client: what cannot be delivered is dropped."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+        self._done = False
+
+    def cancelled(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def fail(self, message: str) -> None:
+        self._deliver(error_response(message), final=True)
+
+    def _respond(self, outputs: list[Any], *, final: bool) -> None:
+        self._deliver(response(*outputs), final=final)
+
+    def _deliver(self, response: Any, *, final: bool) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        if self._done:
+            return
+        self._done = final
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        try:
+            self._sender.send(response, flags=flags)
+        except Exception as error:  # noqa: BLE001 - one client's broken stream is not the engine's
+            pb_utils.Logger.log_warn(f"response not delivered: {error}")
+
+
+class ReplySender(_Sender):
+    """Sends the replies of a text request."""
+
+    def send(self, reply: Reply) -> None:
+        outputs = [text_tensor("text_output", reply.text)]
+        if reply.with_counts:
+            outputs += perf_tensors(reply.draft_tokens, reply.accepted_tokens)
+        self._respond(outputs, final=reply.final)
+
+
+class EmissionSender(_Sender):
+    """Sends the emissions of a call to an LLM model, in TensorRT-LLM's shapes [1, beam 1, ...]."""
+
+    def __init__(self, request: Any, call: Call, *, with_input: bool, with_counts: bool) -> None:
+        super().__init__(request)
+        # Streamed responses carry new tokens only, whatever was asked.
+        self._prefix = list(call.input_ids) if with_input and not call.streaming else []
+        self._with_counts = with_counts
+
+    def send(self, emission: Emission) -> None:
+        tokens = [*self._prefix, *emission.tokens]
+        outputs = [
+            tensor("output_ids", [[tokens]], np.int32),
+            tensor("sequence_length", [[len(tokens)]], np.int32),
+        ]
+        if emission.logits is not None:
+            outputs.append(tensor("generation_logits", emission.logits[None, None], np.float32))
+        if self._with_counts:
+            outputs += perf_tensors(emission.drafted, emission.accepted)
+        self._respond(outputs, final=emission.final)
+
+    def finish(self) -> None:
+        """No tensors: the answer to `stop`."""
+        self._respond([], final=True)
+
+
+def perf_tensors(drafted: int, accepted: int) -> list[Any]:
+    return [
+        tensor("acceptance_rate", [[accepted / drafted if drafted else 0.0]], np.float32),
+        tensor("total_accepted_draft_tokens", [[accepted]], np.int32),
+        tensor("total_draft_tokens", [[drafted]], np.int32),
+    ]
+
+
+class Metrics:
+    """This model's counters and gauges on the server's /metrics."""
+
+    def __init__(self, model: str) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        self._model = model
+        self._lock = threading.Lock()
+        kinds = pb_utils.MetricFamily
+        self._families = {
+            name: kinds(name=name, description=text, kind=kinds.COUNTER)
+            for name, text in DESCRIPTIONS.items()
+        } | {
+            name: kinds(name=name, description=text, kind=kinds.GAUGE)
+            for name, text in GAUGES.items()
+        }
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+
+    def increment(self, name: str, labels: Mapping[str, str], amount: int) -> None:
+        self._metric(name, labels).increment(amount)
+
+    def set_active(self, count: int) -> None:
+        self._metric(ACTIVE_SEQUENCES, {}).set(count)
+
+    def _metric(self, name: str, labels: Mapping[str, str]) -> Any:
+        key = (name, tuple(labels.items()))
+        with self._lock:
+            if key not in self._metrics:
+                labelled = {"model": self._model, **labels}
+                self._metrics[key] = self._families[name].Metric(labels=labelled)
+            return self._metrics[key]
+
+
+def ask(
+    model: str, inputs: list[Any], outputs: list[str], *, request_id: str = ""
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """The responses of another model of this server; RunError says what that model said."""
+    import triton_python_backend_utils as pb_utils
+
+    request = pb_utils.InferenceRequest(
+        model_name=model, request_id=request_id, inputs=inputs, requested_output_names=outputs
+    )
+    for answer in request.exec(decoupled=True):
+        if answer.has_error():
+            raise RunError(f"{model}: {answer.error().message()}")
+        found = answer.output_tensors()
+        if found:
+            yield {tensor.name(): tensor.as_numpy() for tensor in found}

@@ -1,0 +1,3 @@
+from toolkit.serving.models.postprocessing import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

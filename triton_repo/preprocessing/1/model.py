@@ -1,0 +1,3 @@
+from toolkit.serving.models.preprocessing import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

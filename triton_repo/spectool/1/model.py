@@ -1,0 +1,3 @@
+from toolkit.serving.models.inprocess import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

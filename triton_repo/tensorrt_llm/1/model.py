@@ -1,0 +1,3 @@
+from toolkit.serving.models.tensorrt_llm import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
