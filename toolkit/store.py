@@ -186,14 +186,21 @@ class Store:
     def entries(self) -> Iterator[dict[str, Any]]:
         """The manifest of every whole entry, with its `path` and total `bytes` added."""
         for found in sorted(self.root.glob(f"[!.]*/*/{MANIFEST}")):
-            manifest = read_manifest(found.parent)
+            try:
+                manifest = read_manifest(found.parent)
+            except InputError:  # listed all the same, so that it can be verified and pruned
+                manifest = _stand_in(found.parent)
             size = sum(int(file["bytes"]) for file in manifest["files"].values())
             yield {**manifest, "path": str(found.parent), "bytes": size}
 
     def damaged(self, path: Path) -> list[str]:
         """What in one entry differs from its manifest: missing, resized or changed files."""
+        try:
+            manifest = read_manifest(path)
+        except InputError as error:
+            return [str(error)]
         problems = []
-        for name, wanted in read_manifest(path)["files"].items():
+        for name, wanted in manifest["files"].items():
             file = path / name
             if not file.is_file():
                 problems.append(f"{name}: missing")
@@ -245,7 +252,23 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise InputError(f"{directory}: no {MANIFEST}, so spectool did not build it") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not readable: {error}") from None
+    keys = {"kind", "digest", "spec", "files", "made_by"}
+    if not isinstance(manifest, dict) or not keys <= manifest.keys():
+        raise InputError(f"{path}: not a manifest of spectool's")
     return manifest
+
+
+def _stand_in(directory: Path) -> dict[str, Any]:
+    """What the place alone says of an entry whose manifest is damaged."""
+    stamp = time.gmtime((directory / MANIFEST).stat().st_mtime)
+    return {
+        "kind": directory.parent.name,
+        "digest": directory.name,
+        "spec": {},
+        "files": {},
+        "seconds": 0,
+        "made_by": {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", stamp)},
+    }
 
 
 def _disk_error(error: OSError, where: Path) -> SpectoolError:
