@@ -187,7 +187,7 @@ class Store:
         """The manifest of every whole entry, with its `path` and total `bytes` added."""
         for found in sorted(self.root.glob(f"[!.]*/*/{MANIFEST}")):
             try:
-                manifest = read_manifest(found.parent)
+                manifest = _read_entry(found.parent)
             except InputError:  # listed all the same, so that it can be verified and pruned
                 manifest = _stand_in(found.parent)
             size = sum(int(file["bytes"]) for file in manifest["files"].values())
@@ -196,7 +196,7 @@ class Store:
     def damaged(self, path: Path) -> list[str]:
         """What in one entry differs from its manifest: missing, resized or changed files."""
         try:
-            manifest = read_manifest(path)
+            manifest = _read_entry(path)
         except InputError as error:
             return [str(error)]
         problems = []
@@ -252,9 +252,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise InputError(f"{directory}: no {MANIFEST}, so spectool did not build it") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not readable: {error}") from None
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path}: not a manifest: expected a JSON object")
+    return manifest
+
+
+def _read_entry(directory: Path) -> dict[str, Any]:
+    manifest = read_manifest(directory)
     keys = {"kind", "digest", "spec", "files", "made_by"}
-    if not isinstance(manifest, dict) or not keys <= manifest.keys():
-        raise InputError(f"{path}: not a manifest of spectool's")
+    if missing := sorted(keys - manifest.keys()):
+        raise InputError(f"{directory / MANIFEST}: lacks {', '.join(missing)}")
     return manifest
 
 
