@@ -14,7 +14,15 @@ from typing import Any
 
 import toolkit
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.engine.directory import BLOCK_SIZE, CONFIG, ENGINE_VERSION, GRAPH, WEIGHTS
+from toolkit.engine.directory import (
+    BLOCK_SIZE,
+    CONFIG,
+    ENGINE_VERSION,
+    GRAPH,
+    SEAL,
+    WEIGHTS,
+    config_seal,
+)
 from toolkit.engine.graph import DecoderGraph
 from toolkit.engine.settings import DecoderSettings, decoder_settings
 from toolkit.engine.weights import Weights
@@ -33,8 +41,9 @@ def build_cpu_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> N
     check_limits(settings, limits)
     weights = Weights(checkpoint, int8=settings.int8_weights)
     model = DecoderGraph(settings, weights, limits.max_seq_len).model()
-    save_model(model, out / GRAPH, compress_to_fp16=False)
     config = engine_config(checkpoint.config, limits)
+    model.set_rt_info(config_seal(config), list(SEAL))
+    save_model(model, out / GRAPH, compress_to_fp16=False)
     config["cpu"] = {
         "engine_version": ENGINE_VERSION,
         "files": {name: (out / name).stat().st_size for name in (GRAPH, WEIGHTS)},

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.engine.settings import DecoderSettings, decoder_settings
+from toolkit.engine.settings import DecoderSettings, decoder_settings, is_size
 from toolkit.errors import InputError
+from toolkit.store import digest
 
-ENGINE_VERSION = 1  # raise it when the same inputs give other bytes
+ENGINE_VERSION = 2  # raise it when the same inputs give other bytes
 BLOCK_SIZE = 32  # tokens per KV block; OpenVINO's paged attention has no other
 GRAPH, WEIGHTS, CONFIG = "model.xml", "model.bin", "config.json"
+SEAL = ("spectool", "config")  # where the graph keeps the digest of the config it was built for
 _LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
 
 
@@ -26,6 +29,7 @@ class CpuEngine:
     max_input_len: int
     max_seq_len: int
     max_num_tokens: int
+    seal: str
     block_size: int = BLOCK_SIZE
 
     @property
@@ -50,8 +54,14 @@ def read_engine(directory: Path) -> CpuEngine:
     return CpuEngine(
         directory=directory,
         settings=decoder_settings(config["pretrained_config"], str(directory)),
+        seal=config_seal(config),
         **{name: int(build[name]) for name in _LIMITS},
     )
+
+
+def config_seal(config: Mapping[str, Any]) -> str:
+    """A digest by which graph and config.json know that they belong together."""
+    return digest({key: config[key] for key in ("pretrained_config", "build_config")})
 
 
 def _read_config(directory: Path) -> dict[str, Any]:
@@ -93,5 +103,5 @@ def _limit_problems(build: dict[str, Any]) -> list[str]:
     return [
         f"build_config.{name}: {build.get(name)!r} is not a positive number"
         for name in _LIMITS
-        if not isinstance(build.get(name), int) or build[name] < 1
+        if not is_size(build.get(name))
     ]

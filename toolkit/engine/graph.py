@@ -55,7 +55,12 @@ class DecoderGraph:
         logits = op.matmul(hidden, self.weights.lm_head(embedding), False, True)  # [R, V]
         inputs = [self.ids, self.position_ids, self.attention_mask, self.beam_idx, self.rows]
         results = [self._output("logits", logits), self._output("hidden", hidden)]
-        return Model(results, self.assigns, inputs, self.settings.architecture)
+        model = Model(results, self.assigns, inputs, self.settings.architecture)
+        # Names count from the start of the process; the same checkpoint must give the same bytes.
+        for number, node in enumerate(model.get_ordered_ops()):
+            if node.get_type_name() != "Parameter":
+                node.set_friendly_name(f"{node.get_type_name()}_{number}")
+        return model
 
     def _layer(self, x: Any, i: int) -> Any:
         op, layer = self.op, LAYER.format(i=i)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -34,6 +34,18 @@ REQUIRED = (
     "intermediate_size",
 )
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "sliding_window",
+)
+
 
 @dataclass(frozen=True)
 class DecoderSettings:
@@ -59,10 +71,10 @@ class DecoderSettings:
 
 def decoder_settings(config: Mapping[str, Any], where: str) -> DecoderSettings:
     """Parse a checkpoint's config; everything that the cpu engine cannot run is named together."""
-    missing = [f"config.json: {key} is missing" for key in REQUIRED if config.get(key) is None]
-    if missing:
-        raise CheckpointError(where, missing)
-    problems = [*_refused(config)]
+    wrong = [*_missing(config), *_wrong_sizes(config)]
+    if wrong:
+        raise CheckpointError(where, wrong)
+    problems = _refused(config)
     heads = int(config["num_attention_heads"])
     hidden = int(config["hidden_size"])
     head_size = int(config.get("head_size") or hidden // heads)
@@ -98,6 +110,30 @@ def decoder_settings(config: Mapping[str, Any], where: str) -> DecoderSettings:
         int8_weights=_quant_algo(config) == "W8A16",
         sliding_window=config.get("sliding_window"),
     )
+
+
+def _missing(config: Mapping[str, Any]) -> list[str]:
+    return [f"config.json: {key} is missing" for key in REQUIRED if config.get(key) is None]
+
+
+def _wrong_sizes(config: Mapping[str, Any]) -> list[str]:
+    problems = [
+        f"config.json: {key} is {config[key]!r}, expected a positive integer"
+        for key in SIZES
+        if config.get(key) is not None and not is_size(config[key])
+    ]
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if is_size(heads) and is_size(kv_heads) and heads % kv_heads:
+        problems.append(
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    return problems
+
+
+def is_size(value: Any) -> TypeGuard[int]:
+    """A positive integer, and not True."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _quant_algo(config: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from toolkit.engine.directory import CpuEngine
+from toolkit.engine.directory import SEAL, CpuEngine
 from toolkit.errors import InputError
 from toolkit.optional import require
 
@@ -74,7 +74,7 @@ def _has_bf16(core: Any) -> bool:
 
 
 def _paged(core: Any, engine: CpuEngine) -> Any:
-    """Read the graph, turn every attention into a paged one, and check it against the config."""
+    """Read the graph, and turn every attention into a paged one."""
     from openvino._offline_transformations import paged_attention_transformation
 
     try:
@@ -84,16 +84,13 @@ def _paged(core: Any, engine: CpuEngine) -> Any:
         raise InputError(
             f"{engine.graph}: not a graph that OpenVINO can read ({reason}); build the engine again"
         ) from None
-    paged_attention_transformation(model, allow_qq_bias=True)
-    s = engine.settings
-    shapes = {f"{kind}_cache.{i}" for kind in ("key", "value") for i in range(s.num_layers)}
-    names = {port.any_name for port in model.inputs}
-    found = {name for name in names if "_cache." in name}
-    sizes = [model.outputs[i].partial_shape[1].get_length() for i in (0, 1)]
-    if found != shapes or sizes != [s.vocab_size, s.hidden_size]:
+    if (
+        not model.has_rt_info(list(SEAL))
+        or model.get_rt_info(list(SEAL)).astype(str) != engine.seal
+    ):
         raise InputError(
-            f"{engine.directory}: config.json and the graph disagree: {s.num_layers} layers, "
-            f"vocabulary {s.vocab_size}, hidden size {s.hidden_size} against {len(found) // 2}, "
-            f"{sizes[0]}, {sizes[1]}; build the engine again"
+            f"{engine.directory}: config.json is not the one that the graph was built with; "
+            "build the engine again"
         )
+    paged_attention_transformation(model, allow_qq_bias=True)
     return model
