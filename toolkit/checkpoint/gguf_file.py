@@ -20,6 +20,7 @@ from toolkit.errors import CheckpointError
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip
 _STRING, _ARRAY = 8, 9
+_MAX_ARRAY = 1 << 24  # far above any vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class _Cursor:
         if kind != _ARRAY or depth > 2:
             raise _BrokenError(f"metadata of unknown type {kind} at {self.at}")
         inner, count = self.scalar("I"), self.scalar("Q")
+        if count > _MAX_ARRAY:
+            raise _BrokenError(f"an array of {count} values, at most {_MAX_ARRAY}")
         if inner in _SCALARS:
             size = struct.calcsize("<" + _SCALARS[inner])
             return list(struct.unpack(f"<{count}{_SCALARS[inner]}", self.take(count * size)))
-        if count > len(self.data) - self.at:
-            raise _BrokenError(f"an array of {count} values at {self.at} of {len(self.data)}")
         return [self.value(inner, depth + 1) for _ in range(count)]
 
 
@@ -81,6 +82,8 @@ def read_gguf_header(path: Path, block_sizes: Mapping[int, tuple[int, int]]) -> 
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Cursor(data), block_sizes)
+    except OSError as error:
+        raise CheckpointError(str(path), [f"not readable: {error.strerror}"]) from None
     except (ValueError, struct.error, OverflowError) as error:  # an empty file is a ValueError too
         raise CheckpointError(str(path), [f"not a readable GGUF file: {error}"]) from None
 

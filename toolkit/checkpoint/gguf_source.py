@@ -205,18 +205,18 @@ class GgufSource(Source):
         """Scaling in Hugging Face's words, or an error rather than other positions."""
         kind = self._metadata["general.architecture"]
         scaling = self._metadata.get(f"{kind}.rope.scaling.type", "none")
-        if scaling == "linear":
-            return {
-                "rope_type": "linear",
-                "factor": self._metadata.get(f"{kind}.rope.scaling.factor"),
-            }
+        factor = self._metadata.get(f"{kind}.rope.scaling.factor")
+        if scaling == "linear" and isinstance(factor, (int, float)):
+            return {"rope_type": "linear", "factor": factor}
         if scaling != "none":
-            raise CheckpointError(self.name, [f"rope.scaling.type {scaling!r} is not supported"])
-        if factors is None:
+            raise CheckpointError(
+                self.name, [f"rope.scaling.type {scaling!r} with factor {factor!r}: not supported"]
+            )
+        if factors is None or not isinstance(config.get("rope_theta"), float):
             return None
         found = self._stored(factors, 0, 1)[0]
         guess = {**_LLAMA3, "factor": float(found.max())}
-        wanted = _llama3_factors(guess, float(config["rope_theta"]), found.size)
+        wanted = _llama3_factors(guess, config["rope_theta"], found.size)
         if not np.allclose(found, wanted, rtol=1e-4):
             raise CheckpointError(self.name, [f"{_ROPE_FACTORS}: not Llama 3's frequency table"])
         return guess

@@ -63,7 +63,11 @@ _WHOLE_WORDS_FIRST = ("llama-bpe",)  # a word that is a token is not built from 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], out: Path, name: str) -> None:
     """Write tokenizer.json, tokenizer_config.json and generation_config.json."""
     tokens = _checked(metadata, name)
-    _tokenizer(metadata, tokens).save(str(out / "tokenizer.json"))
+    try:
+        tokenizer = _tokenizer(metadata, tokens)
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for bad merges
+        raise CheckpointError(name, [f"its tokenizer cannot be built: {error}"]) from None
+    tokenizer.save(str(out / "tokenizer.json"))
     special = {
         key: metadata.get(f"tokenizer.ggml.{short}_token_id")
         for key, short in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items()
@@ -105,6 +109,8 @@ def _checked(metadata: Mapping[str, Any], name: str) -> list[str]:
     if problems:
         raise CheckpointError(name, problems)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    if len(set(tokens)) < len(tokens):
+        raise CheckpointError(name, ["tokenizer.ggml.tokens: some occur twice"])
     return tokens
 
 
@@ -131,7 +137,8 @@ def _tokenizer(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     ]
     tokenizer.add_tokens(added)
     bos = metadata.get("tokenizer.ggml.bos_token_id")
-    if metadata.get("tokenizer.ggml.add_bos_token") is True and isinstance(bos, int):
+    add_bos = metadata.get("tokenizer.ggml.add_bos_token") is True
+    if add_bos and isinstance(bos, int) and bos < len(tokens):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"],
             pair=[tokens[bos], "$A", "$B"],

@@ -54,19 +54,11 @@ class Span:
 
 def read_header(path: Path) -> dict[str, Span]:
     """Every tensor of the file, after checking that header and file size agree on all of them."""
-    size = _regular_size(path)
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MAX_HEADER):
-            raise CheckpointError(
-                str(path),
-                [
-                    f"not a whole safetensors file: it has {size} bytes and its header claims "
-                    f"{length if size >= 8 else 'nothing'} (at most {MAX_HEADER}); "
-                    "download or copy it again"
-                ],
-            )
-        entries = _parse(path, file.read(length))
+    try:
+        length, size, raw = _header(path)
+    except OSError as error:
+        raise CheckpointError(str(path), [f"not readable: {error.strerror}"]) from None
+    entries = _parse(path, raw)
     entries.pop("__metadata__", None)
     problems: list[str] = []
     spans = {name: _span(name, entry, 8 + length, problems) for name, entry in entries.items()}
@@ -78,11 +70,28 @@ def read_header(path: Path) -> dict[str, Span]:
     return good
 
 
-def _regular_size(path: Path) -> int:
+def shown(name: str) -> str:
+    """A name from a file, safe to print: no control characters, no kilobytes."""
+    text = name if name.isprintable() else repr(name)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _header(path: Path) -> tuple[int, int, bytes]:
+    """(length of the header, size of the file, the header)"""
     # A pipe or a device under this name would block or never end.
     if not path.is_file():
         raise CheckpointError(str(path), ["missing, or not a regular file"])
-    return path.stat().st_size
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER):
+            claim = f"claims {length}" if size >= 8 else "is missing"
+            problem = (
+                f"not a whole safetensors file: it has {size} bytes and its header {claim} "
+                f"(at most {MAX_HEADER}); download or copy it again"
+            )
+            raise CheckpointError(str(path), [problem])
+        return length, size, file.read(length)
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:
@@ -91,7 +100,7 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(f"keys occur twice: {', '.join(twice[:5])}")
+            raise ValueError(f"keys occur twice: {', '.join(map(shown, twice[:5]))}")
         return found
 
     try:
@@ -107,24 +116,26 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
 def _span(name: str, entry: Any, base: int, problems: list[str]) -> Span | None:
     """One checked header entry, or None after saying what is wrong with it."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        problems.append(f"{name}: expected dtype, shape and data_offsets")
+        problems.append(f"{shown(name)}: expected dtype, shape and data_offsets")
         return None
     shape, offsets = entry["shape"], entry["data_offsets"]
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
-        problems.append(f"{name}: dtype {entry['dtype']!r} is not one of {', '.join(DTYPES)}")
+        problems.append(
+            f"{shown(name)}: dtype {str(entry['dtype'])[:40]!r} is not one of {', '.join(DTYPES)}"
+        )
         return None
     if not _counts(shape) or len(shape) > 8:
-        problems.append(f"{name}: shape {str(shape)[:80]} is not a list of sizes")
+        problems.append(f"{shown(name)}: shape {str(shape)[:80]} is not a list of sizes")
         return None
     if not _counts(offsets) or len(offsets) != 2:
-        problems.append(f"{name}: data_offsets {str(offsets)[:80]} are not two positions")
+        problems.append(f"{shown(name)}: data_offsets {str(offsets)[:80]} are not two positions")
         return None
     begin, end = offsets
     wanted = math.prod(shape) * dtype.itemsize
     if end - begin != wanted:
         problems.append(
-            f"{name}: data_offsets hold {end - begin} bytes, but shape {shape} of "
+            f"{shown(name)}: data_offsets hold {end - begin} bytes, but shape {shape} of "
             f"{entry['dtype']} takes {wanted}"
         )
         return None
@@ -143,12 +154,12 @@ def _cover(spans: Mapping[str, Span], start: int, size: int) -> list[str]:
     for name, span in sorted(spans.items(), key=lambda item: (item[1].start, item[1].stop)):
         if span.stop > size:
             problems.append(
-                f"{name}: its data ends at byte {span.stop}, but the file has {size}: truncated?"
+                f"{shown(name)}: its data ends at byte {span.stop} of {size}: truncated?"
             )
         if span.start < at:
-            problems.append(f"{name}: its data overlaps another tensor's")
+            problems.append(f"{shown(name)}: its data overlaps another tensor's")
         elif span.start > at:
-            problems.append(f"{name}: {span.start - at} bytes before it belong to no tensor")
+            problems.append(f"{shown(name)}: {span.start - at} bytes before it belong to no tensor")
         at = max(at, span.stop)
     if not problems and at != size:
         problems.append(f"{size - at} bytes at the end belong to no tensor")
