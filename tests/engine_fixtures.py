@@ -38,11 +38,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_model(directory: Path, *, noise: float = 0.0, **config: Any) -> Path:
+def write_tiny_model(
+    directory: Path, *, noise: float = 0.0, dtype: str = "float32", **config: Any
+) -> Path:
     """A Hugging Face directory of a random Llama; `noise` is relative to the weights' spread."""
     config = {"vocab_size": VOCAB_SIZE, "eos_token_id": EOS_ID, **config}
     tensors = hf_tensors(hf_config("llama", **config), scale=SPREAD)
-    write_checkpoint(directory, "llama", tensors=noisy(tensors, noise), **config)
+    write_checkpoint(directory, "llama", tensors=noisy(tensors, noise), dtype=dtype, **config)
     write_byte_tokenizer(directory)
     return directory
 
