@@ -1,0 +1,173 @@
+"""`spectool tune` from the command line, on a tiny real model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.engine_fixtures import tiny_recipe, write_tiny_model
+from toolkit.cli import main
+from toolkit.recipe.load import dump_recipe, load_recipe
+
+TEXTS = ["copy this: red red blue", "one two one two", "a b c a b c", "ha ha ha", "la li la", "xyz"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A recipe, its prompts, and a store that the tests share, so that building happens once."""
+    root = tmp_path_factory.mktemp("tune")
+    write_tiny_model(root / "target")
+    write_prompts(root, "demo", TEXTS)
+    recipe = tiny_recipe(root, drafter="ngram")
+    changes = {"k": (2, 3), "batch": (1, 2), "max_tokens": 12}
+    changes["prompts"] = {"demo": str(root / "demo.jsonl")}
+    recipe = recipe.model_copy(update={"tune": recipe.tune.model_copy(update=changes)})
+    (root / "tiny.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    return root
+
+
+def write_prompts(root, name, texts):
+    lines = (json.dumps({"prompt": text}) for text in texts)
+    (root / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+def arguments(place, out, *more):
+    recipe, store = str(place / "tiny.yaml"), str(place / "store")
+    return ["tune", recipe, "--store", store, "--out", str(out), *more]
+
+
+def tune(place, out, *more):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments(place, out, *more))
+    return ended.value.code
+
+
+def test_it_measures_prints_and_writes(place, tmp_path, capsys):
+    assert tune(place, tmp_path / "out") in (0, None)
+    said = capsys.readouterr()
+    assert "batch size 1" in said.out
+    assert "batch size 2" in said.out
+    assert "Speculation over all prompts: " in said.out
+    assert "round 9/9: " in said.err  # six rounds of one prompt and three of two
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"results.json", "records.csv", "report.html", "tuned.yaml"} <= names
+    load_recipe(str(tmp_path / "out" / "tuned.yaml"))
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    # Nine rounds of plain decoding and two draft lengths; 6 x 3 + 3 x 2 x 3 requests.
+    assert len(found["runs"]) == 27
+    assert len(found["records"]) == 36
+    assert all(record["verify_steps"] > 0 for record in found["records"])
+
+
+def test_a_second_run_resumes_and_json_is_one_document(place, tmp_path, capsys):
+    tune(place, tmp_path / "out", "--batch", "1")
+    capsys.readouterr()
+    tune(place, tmp_path / "out", "--json")
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["rounds"] == {"planned": 9, "measured": 9, "resumed": 6}
+    assert "6 of 9 rounds were measured before" in said.err
+    assert found["files"]["tuned.yaml"] == str(tmp_path / "out" / "tuned.yaml")
+    tune(place, tmp_path / "out", "--fresh", "--batch", "2", "--json")
+    assert json.loads(capsys.readouterr().out)["rounds"]["resumed"] == 0
+
+
+def test_other_conditions_start_anew(place, tmp_path, capsys):
+    tune(place, tmp_path / "out", "--batch", "2")
+    capsys.readouterr()
+    tune(place, tmp_path / "out", "--batch", "2", "--json", "--temperature", "0.7", "--seed", "3")
+    found = json.loads(capsys.readouterr().out)
+    assert found["rounds"]["resumed"] == 0
+    assert found["settings"]["sampling"]["temperature"] == 0.7
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--k", "8..2"], "--k 8..2: range '8..2' runs backwards; write 2..8"),
+        (["--k", "0"], "--k 0: draft lengths start at 1"),
+        (["--batch", "16"], "batch size 16 is above engine.max_batch_size (8)"),
+        (["--set", "speculation.drafter=none", "--set", "speculation.max_draft_len=1"], "none"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(place, tmp_path, capsys, options, sentence):
+    assert tune(place, tmp_path / "out", *options) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_a_prompt_that_does_not_fit_is_refused(place, tmp_path, capsys):
+    write_prompts(tmp_path, "long", ["short one", "x" * 400])
+    option = f"tune.prompts={{mine: {tmp_path / 'long.jsonl'}}}"
+    assert tune(place, tmp_path / "out", "--set", option) == 2
+    assert "mine: prompt 'mine-02' has" in capsys.readouterr().err
+
+
+def test_without_a_recipe_it_takes_the_one_here_or_the_one_built_last(
+    place, tmp_path, capsys, monkeypatch
+):
+    empty = ["tune", "--store", str(tmp_path / "empty"), "--json"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(empty)
+    assert ended.value.code == 2
+    assert "nothing was built in this store yet" in capsys.readouterr().err
+
+    tune(place, tmp_path / "out", "--batch", "2")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["tune", "--store", str(place / "store"), "--json", "--set", "tune.batch=2"])
+    said = capsys.readouterr()
+    assert "tuning the recipe that was built last: tiny" in said.err
+    assert json.loads(said.out)["complete"]
+    assert (tmp_path / "spectool-results" / "tiny" / "tuned.yaml").is_file()
+
+    (tmp_path / "recipe.yaml").write_text((place / "tiny.yaml").read_text())
+    with pytest.raises(SystemExit):
+        main(["tune", "--store", str(place / "store"), "--json", "--set", "name=here"])
+    assert json.loads(capsys.readouterr().out)["recipe"]["name"] == "here"
+
+
+@pytest.mark.parametrize(("blow", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_that_is_stopped_goes_on_from_its_journal(place, tmp_path, capsys, blow, code):
+    out = tmp_path / "out"
+    long = ["--max-tokens", "120"]
+    tune(place, tmp_path / "warm", "--batch", "2")  # build before the clock runs
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolkit.cli", *arguments(place, out, *long)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    for line in process.stderr:
+        if line.startswith("round 2/9"):
+            process.send_signal(blow)
+            break
+    said, complaints = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in complaints
+    if blow == signal.SIGINT:
+        assert "the same command goes on from here" in complaints
+        assert "Speculation over all prompts" in said  # what was measured is reported
+        assert "# From an unfinished run" in (out / "tuned.yaml").read_text()
+    capsys.readouterr()
+    tune(place, out, *long, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["complete"]
+    assert 2 <= found["rounds"]["resumed"] < 9
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, toolkit.commands.tune; print([m for m in ('rich.table', 'plotly', "
+    code += "'openvino', 'numpy') if m in sys.modules])"
+    started = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+    assert time.monotonic() - started < 20

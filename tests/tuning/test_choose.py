@@ -1,0 +1,72 @@
+"""On, off or undecided; and what the verdict says."""
+
+from tests.tuning.made_runs import rounds_of
+from toolkit.recipe.schema import Objective
+from toolkit.tuning.choose import choose, tuned_k, verdict
+from toolkit.tuning.summary import summarise
+
+
+def summary(rounds, ks=(2, 4), batches=(1,), domains=("edit",)):
+    return summarise(rounds, ks=ks, batches=batches, domains=domains, objective=Objective())
+
+
+def test_the_fastest_of_those_that_surely_beat_plain_is_chosen():
+    # k = 2: always twice as fast. k = 4: 5 times as fast half of the time, half as fast otherwise.
+    cells = summary(rounds_of(*[{0: [10], 2: [5], 4: [2]}, {0: [10], 2: [5], 4: [20]}] * 4))
+    (choice,) = choose(cells)
+    assert (choice.verdict, choice.k) == ("on", 2)
+    assert "k = 2 speeds decoding up by 2.00 (95 % interval 2.00 to 2.00)" in choice.reason
+
+
+def test_off_when_no_interval_lies_above_one():
+    cells = summary(rounds_of(*[{0: [10], 2: [10], 4: [12]}] * 4))
+    (choice,) = choose(cells)
+    assert (choice.verdict, choice.k) == ("off", 0)
+    assert "k = 2 comes to 1.00" in choice.reason  # the one that came nearest
+    assert verdict([choice]) == "Speculation over all prompts: off at batch 1."
+    assert tuned_k([choice], cells) == 0
+
+
+def test_a_tie_goes_to_the_shorter_draft():
+    (choice,) = choose(summary(rounds_of(*[{0: [10], 2: [5], 4: [5]}] * 4)))
+    assert choice.k == 2
+
+
+def test_undecided_with_a_single_round():
+    cells = summary(rounds_of({0: [10], 2: [5], 4: [5]}))
+    (choice,) = choose(cells)
+    assert (choice.verdict, choice.k) == ("undecided", 0)
+    assert tuned_k([choice], cells) == 0
+
+
+def test_one_draft_length_for_all_batches_is_the_best_over_all_of_them():
+    rounds = {
+        # Batch 1: k = 4 three times as fast, k = 2 twice.
+        **rounds_of(*[{0: [12], 2: [6], 4: [4]}] * 3),
+        # Batch 2: k = 4 three times slower, k = 2 one and a half times as fast.
+        **rounds_of(*[{0: [12, 12], 2: [8, 8], 4: [36, 36]}] * 3),
+    }
+    cells = summary(rounds, batches=(1, 2))
+    choices = choose(cells)
+    assert [choice.k for choice in choices] == [4, 2]
+    # Geometric means over both: k = 4 sqrt(3 / 3) = 1, k = 2 sqrt(2 x 1.5) = 1.73.
+    assert tuned_k(choices, cells) == 2
+
+
+def test_the_verdict_names_the_domain_that_gains_although_the_rest_loses():
+    rounds = {
+        **rounds_of(*[{0: [10], 2: [5], 4: [4]}] * 3, domain="edit"),
+        **rounds_of(*[{0: [10], 2: [11], 4: [12]}] * 9, domain="chat"),
+    }
+    choices = choose(summary(rounds, domains=("edit", "chat")))
+    assert {(c.domain, c.verdict) for c in choices} == {
+        ("edit", "on"), ("chat", "off"), ("all", "off"),
+    }  # fmt: skip
+    assert verdict(choices) == (
+        "Speculation over all prompts: off at batch 1. "
+        "It helps most on edit: k = 4 (2.50x, 2.50 to 2.50) at batch 1."
+    )
+
+
+def test_nothing_measured_is_said():
+    assert verdict([]) == "Nothing was measured."
