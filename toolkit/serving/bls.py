@@ -14,8 +14,10 @@ from toolkit.errors import SpectoolError
 from toolkit.serving.calls import Logits
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.interfaces import Drafter, DraftRequest, SamplingParams
-from toolkit.speculation.request import Active, Chunk, FinishReason, Request
+from toolkit.speculation.request import Active, Chunk, FinishReason, Request, check
 from toolkit.speculation.stop import Decode, StopCondition
+
+_ANY_VOCABULARY = 2**31  # the target checks that: only it knows its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class BlsLoop:
                 draft.release()
 
     def _begin(self, request: Request, drafts: bool) -> Active:
+        check(request, _ANY_VOCABULARY, self.max_seq_len)
         draft_len = self.policy.first() if request.draft_len is None else request.draft_len
         return Active(
             id=0,

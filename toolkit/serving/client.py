@@ -141,18 +141,17 @@ def _said(body: bytes, otherwise: str) -> str:
 def _answer(fields: dict[str, Any]) -> Answer:
     if "error" in fields:
         raise RunError(str(fields["error"]))
-    text = fields["text_output"]
+    text, rate = fields["text_output"], fields.get("acceptance_rate")
     return Answer(
         text.decode() if isinstance(text, bytes) else str(text),
-        *(
-            None if fields.get(name) is None else kind(fields[name])
-            for name, kind in (
-                ("acceptance_rate", float),
-                ("total_accepted_draft_tokens", int),
-                ("total_draft_tokens", int),
-            )
-        ),
+        None if rate is None else float(rate),
+        _count(fields, "total_accepted_draft_tokens"),
+        _count(fields, "total_draft_tokens"),
     )
+
+
+def _count(fields: dict[str, Any], name: str) -> int | None:
+    return int(fields[name]) if fields.get(name) is not None else None
 
 
 def _first(array: Any) -> Any:

@@ -38,6 +38,7 @@ class Parameter:
     """One key of a model's `parameters`; a required one must be there and not empty."""
 
     name: str
+    kind: str  # text, path (of a directory), paths (JSON, by role), json, number, flag, role, model
     required: bool = False
 
 
@@ -78,9 +79,11 @@ def _parse(table: str) -> Iterator[Tensor]:
         )
 
 
-def _parameters(*names: str) -> tuple[Parameter, ...]:
-    """`name` may be left out, `name!` may not."""
-    return tuple(Parameter(name.rstrip("!"), name.endswith("!")) for name in names)
+def _parameters(**kinds: str) -> tuple[Parameter, ...]:
+    """`kind` may be left out, `kind!` may not."""
+    return tuple(
+        Parameter(name, kind.rstrip("!"), kind.endswith("!")) for name, kind in kinds.items()
+    )
 
 
 _PERF_OUTPUTS = """
@@ -103,7 +106,7 @@ PREPROCESSING = Contract(
         REQUEST_OUTPUT_LEN  INT32[-1]
         OUT_END_ID          INT32[1]
     """),
-    parameters=_parameters("tokenizer_dir!", "add_special_tokens"),
+    parameters=_parameters(tokenizer_dir="path!", add_special_tokens="flag"),
     decoupled=False,
 )
 
@@ -113,7 +116,7 @@ POSTPROCESSING = Contract(
         SEQUENCE_LENGTH  INT32[-1]
     """),
     outputs=_tensors("OUTPUT STRING[-1]"),
-    parameters=_parameters("tokenizer_dir!", "skip_special_tokens"),
+    parameters=_parameters(tokenizer_dir="path!", skip_special_tokens="flag"),
     decoupled=False,
 )
 
@@ -146,12 +149,12 @@ TENSORRT_LLM = Contract(
         + _PERF_OUTPUTS
     ),
     parameters=_parameters(
-        "gpt_model_path!",
-        "exclude_input_in_output",
-        "role!",
-        "vocab_size",
-        "max_queue_size",
-        "cpu_threads",
+        gpt_model_path="path!",
+        exclude_input_in_output="flag",
+        role="role!",
+        vocab_size="number",
+        max_queue_size="number",
+        cpu_threads="number",
     ),
     decoupled=True,
 )
@@ -180,12 +183,12 @@ TENSORRT_LLM_BLS = Contract(
     inputs=_tensors(_SPECULATIVE_INPUTS + "use_draft_logits BOOL[1] opt reshape"),
     outputs=_tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
     parameters=_parameters(
-        "tensorrt_llm_model_name!",
-        "tensorrt_llm_draft_model_name",
-        "tokenizer_dir!",
-        "speculation!",
-        "max_seq_len!",
-        "max_queue_size",
+        tensorrt_llm_model_name="model!",
+        tensorrt_llm_draft_model_name="model",
+        tokenizer_dir="path!",
+        speculation="json!",
+        max_seq_len="number!",
+        max_queue_size="number",
     ),
     decoupled=True,
 )
@@ -195,7 +198,11 @@ INPROCESS = Contract(
     inputs=_tensors(_SPECULATIVE_INPUTS),
     outputs=_tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
     parameters=_parameters(
-        "recipe!", "engine_dirs!", "tokenizer_dirs!", "max_queue_size", "cpu_threads"
+        recipe="json!",
+        engine_dirs="paths!",
+        tokenizer_dirs="paths!",
+        max_queue_size="number",
+        cpu_threads="number",
     ),
     decoupled=True,
 )

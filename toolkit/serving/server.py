@@ -21,11 +21,11 @@ from typing import IO
 from toolkit.errors import RunError
 from toolkit.serving import shared_memory
 from toolkit.serving.ports import check_free, listens
-from toolkit.serving.server_log import reasons
+from toolkit.serving.server_log import LogTail, reasons
 from toolkit.serving.triton_wheel import TritonWheel, find_triton, server_environment
 
 _POLL_S = 0.1
-_GRACE_S = 15.0
+_GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -65,15 +65,18 @@ class TritonServer:
         *,
         log: Path | None = None,  # default: beside its run files, kept only after a failure
         timeout_s: float = 300.0,
-        on_progress: Callable[[str], None] = lambda text: None,
+        show_log: bool = False,  # also on stderr
+        on_ready: Callable[[str], None] = lambda model: None,
     ) -> None:
         self.repository, self.models, self.address = repository, tuple(models), address
         self._chosen_log = log
         self._timeout_s = timeout_s
-        self._on_progress = on_progress
+        self._show_log = show_log
+        self._on_ready = on_ready
         self._run_dir: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file: IO[bytes] | None = None
+        self._tail: LogTail | None = None
         self._shm_prefix = shared_memory.new_prefix()
         self.log = Path()
 
@@ -116,9 +119,11 @@ class TritonServer:
         if process is not None:
             _end(process)
             shared_memory.remove(self._shm_prefix)
+        if self._tail is not None:
+            self._tail.close()
         if self._log_file is not None:
             self._log_file.close()
-            self._log_file = None
+        self._tail = self._log_file = None
         run_dir, self._run_dir = self._run_dir, None
         if run_dir is not None:
             shutil.rmtree(run_dir / "backends", ignore_errors=True)
@@ -141,6 +146,8 @@ class TritonServer:
             start_new_session=True,  # Ctrl-C is for us; we tell the server in good order
             preexec_fn=_die_with_parent,
         )
+        if self._show_log:
+            self._tail = LogTail(self.log)
 
     def _command(self, wheel: TritonWheel, backends: Path) -> list[str]:
         address = self.address
@@ -164,20 +171,23 @@ class TritonServer:
         waiting = list(self.models)
         while time.monotonic() < deadline:
             if (code := self.poll()) is not None:
-                raise RunError(self._failure(f"tritonserver ended with exit code {code}"))
+                raise RunError(self.failure(f"tritonserver ended with exit code {code}"))
             if self._is_ours():
-                waiting = [model for model in waiting if not self._ready(f"/models/{model}")]
+                waiting = [model for model in waiting if not self._model_ready(model)]
                 if not waiting and self._ready("/health"):
                     return
-            self._on_progress(f"waiting for {', '.join(waiting)}" if waiting else "starting")
             time.sleep(_POLL_S)
-        raise RunError(
-            self._failure(f"not ready after {self._timeout_s:g} s: {', '.join(waiting)}")
-        )
+        raise RunError(self.failure(f"not ready after {self._timeout_s:g} s: {', '.join(waiting)}"))
 
     def _is_ours(self) -> bool:
         """Another server on the port would say that it is ready."""
         return listens(self.pid, self.address.http_port)
+
+    def _model_ready(self, model: str) -> bool:
+        ready = self._ready(f"/models/{model}")
+        if ready:
+            self._on_ready(model)
+        return ready
 
     def _ready(self, what: str) -> bool:
         url = f"{self.address.http}/v2{what}/ready"
@@ -187,16 +197,17 @@ class TritonServer:
         except (urllib.error.URLError, OSError):
             return False
 
-    def _failure(self, what: str) -> str:
+    def failure(self, what: str) -> str:
+        """A message with the reasons that the log gives."""
         found = reasons(self.log)
         return "\n".join([what, *(f"  {line}" for line in found), f"log: {self.log}"])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT and a grace; then SIGKILL for the server and whatever it started."""
+    """SIGINT and a grace, cut short by Ctrl-C; then SIGKILL for it and whatever it started."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(_GRACE_S)
     # Also after a good end: a stub that hangs has outlived its server.
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -9,6 +9,7 @@ from toolkit.recipe.schema import Recipe
 from toolkit.serving.counters import SpeculationCounters
 from toolkit.serving.inprocess import LoopEngine
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE
+from toolkit.serving.prompt import prompt_tokens
 from toolkit.serving.replies import ReplyBuilder
 from toolkit.serving.text_request import text_request
 from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
@@ -54,7 +55,7 @@ class TritonPythonModel:
         sender = ReplySender(request)
         try:
             wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
-            prompt = self._tokenizer.encode(wanted.text)
+            prompt = prompt_tokens(self._tokenizer, wanted.text)
         except SpectoolError as error:
             sender.fail(str(error))
             return

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.serving.prompt import prompt_tokens
 from toolkit.serving.text_request import Fields
 from toolkit.serving.triton_io import Settings, arrays_of, error_response, response, tensor
 
@@ -31,7 +32,7 @@ class TritonPythonModel:
         words = fields.texts("STOP_WORDS_DICT")
         if fields.problems or text is None:
             return error_response("; ".join(fields.problems))
-        ids = self._tokenizer.encode(text, add_special=self._add_special)
+        ids = prompt_tokens(self._tokenizer, text, add_special=self._add_special)
         if end_id is None:
             end_id = min(self._tokenizer.eos_ids, default=-1)
         return response(

@@ -1,0 +1,58 @@
+"""`spectool repo`: the Triton model repository of a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit.commands.options import (
+    Json,
+    Offline,
+    Overrides,
+    RecipeArgument,
+    StoreDir,
+    offline_or_environment,
+)
+
+
+def repo(
+    recipe: RecipeArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write it.")],
+    override: Overrides = None,
+    copy_engines: Annotated[
+        bool,
+        typer.Option(
+            "--copy-engines", help="Put engines and tokenizers inside, to be moved elsewhere."
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a repository that was edited by hand.")
+    ] = False,
+    store: StoreDir = None,
+    offline: Offline = False,
+    as_json: Json = False,
+) -> None:
+    """Write the Triton model repository; build what is missing."""
+    from toolkit.execute import build
+    from toolkit.plan import make_plan
+    from toolkit.recipe.load import load_recipe
+    from toolkit.serving.lint import lint, raise_errors
+    from toolkit.serving.repository import repository_manifest, write_repository
+    from toolkit.store import Store
+
+    where = Store(store)
+    plan = make_plan(load_recipe(recipe, override or ()), where)
+    built = build(plan, where, offline=offline_or_environment(offline))
+    written = write_repository(built, out, copy_engines=copy_engines, force=force)
+    raise_errors(written, lint(written))
+    manifest = repository_manifest(written) or {}
+    models = list(manifest["models"])
+    if as_json:
+        found = {"repository": str(written), "models": models, "entry": manifest["entry"]}
+        print(json.dumps(found))
+        return
+    print(f"{written}: layout {manifest['layout']}, models {', '.join(models)}")
+    print(f"next: spectool serve {out}")

@@ -1,0 +1,168 @@
+"""A model repository as lint sees it: directories, texts, parsed configs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.errors import did_you_mean
+from toolkit.serving.contract import CONTRACTS, TENSORRT_LLM, Contract
+from toolkit.serving.pbtxt import ModelConfig, parameters_of, parse
+from toolkit.serving.repository import repository_manifest
+
+CONFIG = "config.pbtxt"
+_LARGEST_CONFIG = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    level: Literal["error", "warning"]
+    file: str  # relative to the repository
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
+        return f"{self.level}: {place}: {self.message}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model whose config parsed."""
+
+    directory: Path
+    text: str
+    config: ModelConfig
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Empty and left over `${placeholders}` count as unset."""
+        found = parameters_of(self.config)
+        return {k: v for k, v in found.items() if v and not v.startswith("${")}
+
+    @property
+    def code(self) -> Path | None:
+        """model.py of the newest version."""
+        versions = [v for v in self.versions if (self.directory / str(v) / "model.py").is_file()]
+        return self.directory / str(max(versions)) / "model.py" if versions else None
+
+    @property
+    def versions(self) -> list[int]:
+        return [
+            int(path.name)
+            for path in self.directory.iterdir()
+            if path.is_dir() and path.name.isascii() and path.name.isdigit()
+        ]
+
+    @property
+    def ours(self) -> bool:
+        """Whether the code is spectool's, so that our contract is its contract."""
+        if self.code is None:
+            return False
+        return "toolkit.serving.models" in self.code.read_text(encoding="utf-8", errors="replace")
+
+    def error(self, message: str, near: str | None = None) -> Finding:
+        return Finding("error", f"{self.name}/{CONFIG}", message, self.line(near))
+
+    def warning(self, message: str, near: str | None = None) -> Finding:
+        return Finding("warning", f"{self.name}/{CONFIG}", message, self.line(near))
+
+    def line(self, near: str | None) -> int | None:
+        """The first line with this name in quotes."""
+        if near is None:
+            return None
+        lines = enumerate(self.text.splitlines(), 1)
+        return next((number for number, line in lines if f'"{near}"' in line), None)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """All models of a directory; `models` has None where a config did not parse."""
+
+    directory: Path
+    models: dict[str, Model | None]
+    manifest: dict[str, Any] | None
+
+    @property
+    def parsed(self) -> list[Model]:
+        return [model for model in self.models.values() if model]
+
+    def contract(self, model: Model) -> Contract | None:
+        """What a model of ours has to look like; None for other people's models."""
+        listed = (self.manifest or {}).get("models", {})
+        if not (model.ours or (model.code is None and model.name in listed)):
+            return None
+        if model.name in CONTRACTS:
+            return CONTRACTS[model.name]
+        return TENSORRT_LLM if "gpt_model_path" in model.parameters else None
+
+    def unknown(self, name: str) -> str:
+        """The end of a sentence about a model that is not there."""
+        return f"there is no model {name!r}{did_you_mean(name, self.models)}"
+
+
+def read_repository(directory: Path) -> tuple[Repository, list[Finding]]:
+    """Every directory is a model to Triton, but for hidden ones."""
+    findings: list[Finding] = []
+    models: dict[str, Model | None] = {}
+    for path in sorted(directory.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            models[path.name] = _read_model(path, findings)
+    if not models:
+        findings.append(Finding("error", ".", "no model directories here"))
+    return Repository(directory, models, repository_manifest(directory)), findings
+
+
+def _read_model(directory: Path, findings: list[Finding]) -> Model | None:
+    from google.protobuf.text_format import ParseError
+
+    file = f"{directory.name}/{CONFIG}"
+    path = directory / CONFIG
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG:
+            raise ValueError(f"more than {_LARGEST_CONFIG >> 20} MiB, so not a model's config")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        findings.append(Finding("error", file, "missing; every model directory needs one"))
+        return None
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        findings.append(Finding("error", file, f"not readable: {error}"))
+        return None
+    findings += _placeholders(file, text)
+    try:
+        return Model(directory, text, parse(text))
+    except ParseError as error:
+        message = str(error).partition(" : ")[2] or str(error)
+        findings.append(Finding("error", file, message, error.GetLine(), error.GetColumn()))
+        return None
+
+
+def _placeholders(file: str, text: str) -> list[Finding]:
+    return [
+        Finding("error", file, f"left over {_placeholder(line)}", number, line.index("${") + 1)
+        for number, line in enumerate(text.splitlines(), 1)
+        if "${" in line
+    ]
+
+
+def _placeholder(line: str) -> str:
+    start = line.index("${")
+    end = line.find("}", start)
+    return line[start : end + 1] if end >= 0 else line[start:]
