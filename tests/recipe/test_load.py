@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from toolkit.errors import InputError, RecipeError
 from toolkit.recipe.load import bundled_recipes, dump_recipe, load_recipe
 from toolkit.recipe.schema import ModelSpec, Recipe, expand_range
+from toolkit.registry import DRAFTERS
 from toolkit.speculation.drafters.draft_target import DraftTargetSpeculation
 from toolkit.speculation.drafters.ngram import NGramSpeculation
 
@@ -136,7 +137,7 @@ def test_an_unknown_drafter_hides_no_other_problem_and_invents_none(write):
     text = GOOD.replace("ngram", "ngramm").replace("max_draft_len: 6", "heads: 4")
     assert problems(write(text + "engine: {max_batch_size: 0}\n")) == [
         "speculation.drafter: unknown drafter 'ngramm'; did you mean 'ngram'? "
-        "(known: none, draft_target, ngram) (line 4)",
+        f"(known: {', '.join(DRAFTERS)}) (line 4)",
         "engine.max_batch_size: must be at least 1, got 0 (line 6)",
     ]
 

@@ -80,6 +80,15 @@ class ModelSpec(Section):
     trust_remote_code: bool = False
 
 
+class HeadSource(Section):
+    """Weights of drafting heads that are converted together with the target's."""
+
+    checkpoint: str = Field(
+        min_length=1, description="Directory of the heads' weights and config.json, or hub id."
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+
+
 class DraftLength(Section):
     """How many tokens to draft in each verify step, up to max_draft_len."""
 
@@ -110,6 +119,23 @@ class EngineLimits(Section):
         if value <= longest:
             raise ValueError(f"must be above max_input_len ({longest}): prompt plus output")
         return value
+
+
+class TensorRT(Section):
+    """Backend `tensorrt` only: how its engines are built and run."""
+
+    flags: dict[str, bool | int | str] = Field(
+        default={}, description="More trtllm-build flags for every engine, without dashes."
+    )
+    gpu: str | None = Field(
+        None, description="GPU that the engines are for (H100, L40S, sm_90); null: the one here."
+    )
+    build_timeout_s: float = Field(
+        14_400, gt=0, description="A build that takes longer is ended as hung."
+    )
+    kv_cache_fraction: float = Field(
+        0.9, gt=0, lt=1, description="Of the GPU memory left after loading; shared by all engines."
+    )
 
 
 class Sampling(Section):
@@ -174,6 +200,7 @@ class Recipe(Section):
     target: ModelSpec
     speculation: Annotated[SerializeAsAny[Speculation], BeforeValidator(_parse_speculation)]
     engine: EngineLimits = EngineLimits()
+    tensorrt: TensorRT = TensorRT()
     tune: Tune = Tune()
     serve: Serve = Serve()
 

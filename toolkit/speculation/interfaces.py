@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.recipe.schema import ModelSpec, Speculation
+from toolkit.speculation.tensorrt import TensorrtSide
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Proposal:
     probs: NDArray[np.float64] | None = None
 
 
-class Drafter(ABC):
+class Drafter(TensorrtSide, ABC):
     """One way to draft. Everything that differs by drafter stands in the drafter's own file."""
 
     Options: ClassVar[type[Speculation]]
@@ -129,17 +130,17 @@ class Drafter(ABC):
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
         """The drafter at work, with the models it asked for (by role)."""
 
-    def begin(self, seq: int, prompt: Sequence[int]) -> None:  # noqa: B027
+    def begin(self, seq: int, prompt: Sequence[int]) -> None:
         """A sequence starts; its prompt has been or is being read by the target."""
 
     @abstractmethod
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """A proposal for each request, in the same order, drafted together where that is faster."""
 
-    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:  # noqa: B027
+    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
         """`tokens` were emitted by a verify step; the first `accepted` of them were drafted."""
 
-    def end(self, seq: int) -> None:  # noqa: B027
+    def end(self, seq: int) -> None:
         """The sequence is over; forget it."""
 
 

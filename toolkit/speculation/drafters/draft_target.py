@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from toolkit.recipe.schema import ModelSpec, Speculation
+from toolkit.recipe.release import Release
+from toolkit.recipe.schema import ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.sampling import Floats, Role, draw, most_likely, probabilities, uniform
+from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
 _PREFILL_CHUNK = 512
 
@@ -20,6 +23,9 @@ class DraftTargetSpeculation(Speculation):
 
     drafter: Literal["draft_target"] = "draft_target"
     draft: ModelSpec
+    use_draft_logits: bool = Field(
+        False, description="Backend tensorrt: accept by the draft's logits rather than its tokens."
+    )
 
 
 class DraftTargetDrafter(Drafter):
@@ -37,6 +43,28 @@ class DraftTargetDrafter(Drafter):
     def models(cls, options: Speculation) -> dict[str, ModelSpec]:
         assert isinstance(options, DraftTargetSpeculation)
         return {"draft": options.draft}
+
+    @classmethod
+    def engine_flags(
+        cls, options: Speculation, role: str, release: Release
+    ) -> Mapping[str, FlagValue]:
+        assert isinstance(options, DraftTargetSpeculation)
+        flags = external_draft_flags(options, role)
+        # Later releases gather them at run time and say that the flag is deprecated.
+        if options.use_draft_logits and release < (0, 17):
+            flags["gather_generation_logits"] = True
+        return flags
+
+    @classmethod
+    def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, DraftTargetSpeculation)
+        tp, target_tp = options.draft.parallel.tp, recipe.target.parallel.tp
+        if tp not in (1, target_tp):
+            yield (
+                ("speculation", "draft", "parallel", "tp"),
+                f"{tp}; the draft runs on one GPU or on all of the target's (1 or {target_tp})",
+            )
 
     @classmethod
     def create(

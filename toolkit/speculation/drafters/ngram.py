@@ -12,8 +12,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from toolkit.recipe.release import Release
 from toolkit.recipe.schema import Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal
+from toolkit.speculation.tensorrt import FlagValue, external_draft_flags
 
 
 class NGramSpeculation(Speculation):
@@ -70,6 +72,12 @@ class NGramDrafter(Drafter):
     def __init__(self, min_size: int = 1, max_size: int = 4) -> None:
         self._sizes = (min_size, max_size)
         self._indices: dict[int, NGramIndex] = {}
+
+    @classmethod
+    def engine_flags(
+        cls, options: Speculation, role: str, release: Release
+    ) -> Mapping[str, FlagValue]:
+        return external_draft_flags(options, role)
 
     @classmethod
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> NGramDrafter:

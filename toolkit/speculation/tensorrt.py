@@ -1,0 +1,79 @@
+"""What backend `tensorrt` asks a drafter: build flags, extra weights, how the executor decodes.
+
+Every answer has a default for drafters that run outside the target's engine, so a drafter's file
+says only what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from toolkit.recipe.release import Release
+from toolkit.recipe.schema import HeadSource, Recipe, Speculation
+from toolkit.speculation.trees import Tree
+
+FlagValue = str | int | bool
+FieldPath = tuple[str | int, ...]
+
+MODE = "speculative_decoding_mode"
+EXTERNAL = "draft_tokens_external"
+
+
+class TensorrtSide:
+    """The part of a drafter that trtllm-build and the TensorRT-LLM executor see."""
+
+    # Quantised targets that TensorRT-LLM builds with this drafter; None: no restriction.
+    quantizations: ClassVar[frozenset[str] | None] = None
+
+    @classmethod
+    def engine_flags(
+        cls, options: Speculation, role: str, release: Release
+    ) -> Mapping[str, FlagValue]:
+        """trtllm-build flags, without dashes, that the engine of `role` needs for this drafter."""
+        return {}
+
+    @classmethod
+    def heads(cls, options: Speculation) -> HeadSource | None:
+        """Weights that are converted into the target's own checkpoint, if there are any."""
+        return None
+
+    @classmethod
+    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue]:
+        """What the target's config.json says about the drafter, so that both agree."""
+        return {}
+
+    @classmethod
+    def path_len(cls, options: Speculation) -> int:
+        """The most draft tokens that one verify step can accept: the depth, for a tree."""
+        return options.max_draft_len
+
+    @classmethod
+    def tree(cls, options: Speculation) -> Tree | None:
+        """The tree of draft tokens, where the executor is told one."""
+        return None
+
+    @classmethod
+    def decoding_config(cls, options: Speculation) -> Mapping[str, Any] | None:
+        """Keywords of the executor's DecodingConfig; None: the engine itself does not draft.
+
+        `decoding_mode` is the name of a DecodingMode; a mapping stands for the binding class of
+        the same name.
+        """
+        return None
+
+    @classmethod
+    def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+        """Where, and what is wrong, for what only this drafter's engines refuse."""
+        yield from ()
+
+
+def external_draft_flags(options: Speculation, role: str) -> dict[str, FlagValue]:
+    """Drafts come with each request: the target verifies them, and KV blocks are reused.
+
+    Block reuse needs paged context FMHA, in the draft's engine as well as in the target's.
+    """
+    flags: dict[str, FlagValue] = {"use_paged_context_fmha": "enable"}
+    if role == "target":
+        flags |= {MODE: EXTERNAL, "max_draft_len": options.max_draft_len}
+    return flags
