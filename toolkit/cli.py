@@ -16,23 +16,23 @@ from typer.core import TyperGroup
 from toolkit import __version__
 from toolkit.errors import SpectoolError
 
-# In the order of the work. A module loads when its command is asked for (or listed by --help).
+# In the order of the work; `toolkit.commands.<name>` loads when its command is asked for.
 COMMANDS = {
-    "recipes": "toolkit.commands.recipes",
-    "init": "toolkit.commands.init",
-    "schema": "toolkit.commands.schema",
-    "check": "toolkit.commands.check",
-    "plan": "toolkit.commands.plan",
-    "convert": "toolkit.commands.convert",
-    "build": "toolkit.commands.build",
-    "generate": "toolkit.commands.generate",
-    "verify": "toolkit.commands.verify",
-    "tune": "toolkit.commands.tune",
-    "repo": "toolkit.commands.repo",
-    "lint": "toolkit.commands.lint",
-    "serve": "toolkit.commands.serve",
-    "store": "toolkit.commands.store",
-    "doctor": "toolkit.commands.doctor",
+    "recipes": "List the bundled recipes, or copy one.",
+    "init": "Write a commented recipe to start from.",
+    "schema": "Print the JSON Schema of recipes.",
+    "check": "Find every problem before a build, with the fix.",
+    "plan": "Show what a build would make, with digests.",
+    "convert": "Convert a checkpoint to TensorRT-LLM's layout.",
+    "build": "Convert weights and build engines; only what is missing.",
+    "generate": "Answer one prompt, streamed, with its statistics.",
+    "verify": "Compare text with and without speculation.",
+    "tune": "Find the draft length that pays, per batch and domain.",
+    "repo": "Write the Triton model repository.",
+    "lint": "Check a model repository without starting it.",
+    "serve": "Run a real Triton server on a repository.",
+    "store": "List, verify and prune what was built.",
+    "doctor": "Say what is installed and what can work here.",
 }
 INTERRUPTED = 130
 
@@ -44,22 +44,19 @@ class Commands(TyperGroup):
         super().__init__(**attributes)
         self.commands: Any = dict.fromkeys(COMMANDS)  # the names, for "did you mean"
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in COMMANDS if self.get_command(ctx, name)]
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """From the table alone: `--help` need not load fifteen modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or the group of commands where its module has an `app`."""
         if cmd_name not in COMMANDS:
             return None
-        try:
-            module = import_module(COMMANDS[cmd_name])
-        except ModuleNotFoundError as error:
-            if error.name != COMMANDS[cmd_name]:
-                raise
-            return None
+        module = import_module(f"toolkit.commands.{cmd_name}")
         if (found := getattr(module, "app", None)) is None:
             found = typer.Typer(add_completion=False, rich_markup_mode=None)
-            found.command(cmd_name, no_args_is_help=False)(getattr(module, cmd_name))
+            found.command(cmd_name)(getattr(module, cmd_name))
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command

@@ -14,7 +14,7 @@ from toolkit.checkpoint.convert import convert
 from toolkit.checkpoint.source import open_source
 from toolkit.checkpoint.tokenizer import write_tokenizer
 from toolkit.engine.built import BuiltModels
-from toolkit.errors import InputError
+from toolkit.errors import InputError, MissingDependencyError
 from toolkit.plan import Artefact, Plan, make_plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
@@ -42,6 +42,8 @@ def build(
     report: Callable[[Made], None] = lambda made: None,
 ) -> BuiltModels:
     """Publish every artefact that is missing; `report` is called as each becomes available."""
+    if reason := BACKENDS[plan.recipe.backend].unavailable():
+        raise MissingDependencyError(f"backend {reason}")
     plan = fetch(plan, store, offline=offline)
     run = _one_by_one if jobs == 1 else _side_by_side
     for made in run(plan, store, offline, jobs):

@@ -90,8 +90,11 @@ def _check_tokenizers(sources: Mapping[str, Source], report: Report) -> None:
             try:
                 write_tokenizer(source, directory)
                 tokenizers[role] = load_tokenizer(directory)
-            except SpectoolError as error:
+            except CheckpointError as error:
                 report.add(f"{role} tokenizer", error)
+            except InputError as error:  # about the copy; the user knows the source
+                named = str(error).replace(str(directory), source.name)
+                report.add(f"{role} tokenizer", InputError(named))
     for role, tokenizer in tokenizers.items():
         rows = report.models.get(role, {}).get("vocab_size", tokenizer.vocab_size)
         if tokenizer.vocab_size > rows:
@@ -115,13 +118,15 @@ def _check_tune(recipe: Recipe, report: Report) -> None:
         load_prompt_sets(tune.prompts, limit=tune.prompts_per_domain)
     except InputError as error:
         report.problems += [f"tune.prompts: {line.strip()}" for line in _items(error)]
+    # Defaults that do not fit concern nobody who does not tune; what the recipe says must fit.
+    said = tune.model_fields_set
     if max(tune.batch) > engine.max_batch_size:
-        report.problems.append(
+        (report.problems if "batch" in said else report.notes).append(
             f"tune.batch: {max(tune.batch)} is above engine.max_batch_size "
             f"({engine.max_batch_size}); raise that, or measure smaller batches"
         )
     if tune.max_tokens >= engine.max_seq_len:
-        report.problems.append(
+        (report.problems if "max_tokens" in said else report.notes).append(
             f"tune.max_tokens: {tune.max_tokens} leaves no room for a prompt in "
             f"engine.max_seq_len ({engine.max_seq_len})"
         )
