@@ -82,3 +82,11 @@ def test_positions_far_out_stay_exact_in_bfloat16(engine_dir):
     assert table.get_element_type().get_type_name() == "f32"
     assert table.data.shape == (256, settings.head_size)
     np.testing.assert_allclose(table.data[255, 0], np.cos(255.0), rtol=1e-6)
+
+
+def test_a_machine_without_bfloat16_computes_in_float32(tmp_path, monkeypatch):
+    """Then the rounded weights are all that differs from float32."""
+    monkeypatch.setattr("toolkit.backends.cpu.paged._has_bf16", lambda core: False)
+    kept = whole(CpuBackend().load(build_tiny(tmp_path / "a", dtype="bfloat16")), TEXT)
+    wide = whole(CpuBackend().load(build_tiny(tmp_path / "b", stored="bfloat16")), TEXT)
+    np.testing.assert_allclose(kept, wide, atol=2e-5, rtol=0)
