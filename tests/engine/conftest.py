@@ -78,5 +78,6 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True},
     "wide heads": {"head_dim": 32},
     "one kv head": {"num_key_value_heads": 1},
+    "sliding window": {"sliding_window": 256},
     "biases": {"attention_bias": True, "mlp_bias": True},
 }

@@ -57,10 +57,11 @@ def test_a_length_that_the_model_was_not_made_for_is_refused(build, tmp_path):
 
 
 def test_a_sliding_window_is_never_exceeded(build):
-    settings = replace(read_engine(build().engine).settings, sliding_window=128)
-    check_limits(settings, EngineLimits(max_input_len=100, max_seq_len=128))
-    with pytest.raises(InputError, match=r"129 is above the model's sliding_window \(128\)"):
-        check_limits(settings, EngineLimits(max_input_len=100, max_seq_len=129))
+    settings = read_engine(build("mistral", config="sliding window").engine).settings
+    longer = replace(settings, max_position_embeddings=4096)
+    check_limits(longer, EngineLimits(max_input_len=100, max_seq_len=256))
+    with pytest.raises(InputError, match=r"257 is above the model's sliding_window \(256\)"):
+        check_limits(longer, EngineLimits(max_input_len=100, max_seq_len=257))
 
 
 def test_the_digest_is_over_what_changes_the_bytes():

@@ -44,6 +44,7 @@ def test_every_family_has_the_logits_of_transformers(build, family, tp, pp):
         ("llama", 4, "tied"),  # 250 rows of vocabulary padded to 252
         ("llama", 2, "one kv head"),  # the head is on both ranks
         ("llama", 2, "biases"),
+        ("mistral", 1, "sliding window"),  # as wide as the engine's longest sequence
         ("qwen3", 1, "wide heads"),
         ("gemma", 2, "wide heads"),
     ],

@@ -223,6 +223,10 @@ def _assemble(
             "kv_cache_quant_algo": None,
         },
         "runtime_defaults": None,
-        **{key: values[source] for key, source in family.fields.items()},
+        **{
+            key: values[source]
+            for key, source in family.fields.items()
+            if values[source] is not None
+        },
         **family.constants,
     }

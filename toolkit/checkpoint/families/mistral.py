@@ -9,6 +9,9 @@ from toolkit.checkpoint.families.llama import DECODER, DEFAULTS, LLAMA
 MISTRAL = replace(
     LLAMA,
     weights=DECODER,
-    defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_key_value_heads": 8},
+    defaults=DEFAULTS
+    | {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": None},
+    # Not a key of TensorRT-LLM's: kept so that an engine can refuse to go beyond the window.
+    fields=LLAMA.fields | {"sliding_window": "sliding_window"},
     only={"attention_bias": (False,), "mlp_bias": (False,)},
 )
