@@ -1,0 +1,139 @@
+import json
+from io import StringIO
+
+import pytest
+import yaml
+
+from tests.engine_fixtures import tiny_recipe, write_tiny_model
+from toolkit.cli import main
+from toolkit.recipe.load import dump_recipe
+
+PROMPT = "abcabcabc"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A recipe file of a tiny model, and the options that give it a store of its own."""
+    directory = tmp_path_factory.mktemp("generate")
+    write_tiny_model(directory / "target")
+    path = directory / "recipe.yaml"
+    path.write_text(dump_recipe(tiny_recipe(directory, drafter="ngram", max_draft_len=4)))
+    assert yaml.safe_load(path.read_text())
+    return [str(path), "--store", str(directory / "store")]
+
+
+@pytest.fixture
+def run(recipe, capsys):
+    """Run `spectool generate RECIPE ...`: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = 0
+        try:
+            main(["generate", *recipe, *arguments])
+        except SystemExit as done:
+            code = done.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def document(run, *arguments):
+    code, out, _ = run("--prompt", PROMPT, "--max-tokens", "30", "--json", *arguments)
+    assert code == 0
+    return json.loads(out)
+
+
+def test_what_is_missing_is_built_first_and_the_text_goes_to_stdout(run):
+    code, out, err = run("--prompt", PROMPT, "--max-tokens", "20")
+    assert code == 0
+    assert out.strip()
+    assert "acceptance_length" in err
+    assert "TPOT" in err
+    _, again, err = run("--prompt", PROMPT, "--max-tokens", "20")
+    assert again == out
+    assert "built" not in err
+
+
+def test_json_is_one_document_with_text_tokens_and_counts(run):
+    found = document(run)
+    assert found["drafter"] == "ngram"
+    assert found["finish_reason"] in ("length", "stop")
+    stats = found["stats"]
+    assert stats["output_tokens"] == len(found["tokens"]) <= 30
+    assert stats["draft_tokens"] == sum(stats["drafted_per_step"])
+    _, out, _ = run("--prompt", PROMPT, "--max-tokens", "30")
+    assert out == found["text"] + "\n"
+
+
+def test_speculation_changes_the_counts_and_not_the_text(run):
+    fast, plain, k2 = (document(run, *more) for more in ([], ["--no-speculation"], ["--k", "2"]))
+    assert fast["text"] == plain["text"] == k2["text"]
+    assert plain["stats"]["draft_tokens"] == 0
+    assert plain["stats"]["acceptance_rate"] is None
+    assert max(fast["stats"]["drafted_per_step"]) == 4
+    assert max(k2["stats"]["drafted_per_step"]) == 2
+
+
+def test_raw_leaves_the_chat_template_out(run):
+    raw, chat = document(run, "--raw"), document(run)
+    assert raw["prompt_tokens"] == len(PROMPT)
+    assert chat["prompt_tokens"] > len(PROMPT)
+
+
+def test_a_seed_makes_sampled_text_repeatable(run):
+    sampled = [document(run, "--temperature", "1", "--seed", seed) for seed in ("5", "5", "6")]
+    assert sampled[0]["tokens"] == sampled[1]["tokens"] != sampled[2]["tokens"]
+    unseeded = document(run, "--temperature", "1")
+    again = document(run, "--temperature", "1", "--seed", str(unseeded["sampling"]["seed"]))
+    assert again["tokens"] == unseeded["tokens"]
+
+
+def test_text_ends_before_a_stop_string(run):
+    whole = document(run)["text"]
+    stop = whole[8:11]
+    found = document(run, "--stop", stop)
+    assert found["text"] == whole[: whole.index(stop)]
+    assert found["finish_reason"] == "stop"
+
+
+def test_the_prompt_may_come_from_a_file_or_stdin(run, tmp_path, monkeypatch):
+    expected = document(run)["text"]
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT)
+    options = ("--max-tokens", "30", "--json")
+    assert json.loads(run("--prompt-file", str(file), *options)[1])["text"] == expected
+    monkeypatch.setattr("sys.stdin", StringIO(PROMPT))
+    assert json.loads(run("--prompt-file", "-", *options)[1])["text"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either --prompt TEXT or --prompt-file"),
+        (["--prompt", "a", "--prompt-file", "b"], "either --prompt TEXT or --prompt-file"),
+        (["--prompt", "  "], "the prompt is empty"),
+        (["--prompt-file", "/no/such/file"], "/no/such/file: not readable"),
+        (["--prompt", "a", "--k", "3", "--no-speculation"], "exclude each other"),
+        (["--prompt", "a", "--k", "0"], "Invalid value for '--k'"),
+        (["--prompt", "a", "--temperature", "-1"], "Invalid value for '--temperature'"),
+        (["--prompt", "a", "--temperature", "nan"], "Invalid value"),
+        (["--prompt", "a", "--top-p", "0"], "Invalid value"),
+        (["--prompt", "a", "--stop", ""], "--stop: an empty text"),
+        (["--prompt", "a" * 300], "engine.max_input_len is 200"),
+        (["--prompt", "a", "--k", "3", "--set", "speculation={drafter: none}"], "drafter none"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_drafter_of_none_decodes_plainly(run):
+    code, out, err = run("--prompt", PROMPT, "--set", "speculation={drafter: none}")
+    assert code == 0
+    assert out.strip()
+    assert "acceptance" not in err
