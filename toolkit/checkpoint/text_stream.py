@@ -8,7 +8,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """The pieces that `push` and `finish` return join to the decoding of all tokens at once."""
+    """The pieces of `push` and `finish` join to what decoding all tokens at once would give."""
 
     def __init__(self, decode: Callable[[list[int]], str], *, bytewise: bool) -> None:
         self._decode = decode
@@ -27,10 +27,15 @@ class TextStream:
         new = text[self._shown : len(final)]
         self._shown = max(self._shown, len(final))
         if len(final) == len(text):
-            self._window = self._window[self._context :]
-            self._context = len(self._window)
-            self._shown = len(self._decode(self._window))
+            self._advance()
         return new
+
+    def _advance(self) -> None:
+        """All text is out: keep only the newest tokens, as the context of what comes next."""
+        newest = self._window[self._context :]
+        text = self._decode(newest)
+        if text:  # special tokens alone would let the next word begin a sentence without its space
+            self._window, self._context, self._shown = newest, len(newest), len(text)
 
     def finish(self) -> str:
         """What is left, unfinished characters as replacement marks."""
