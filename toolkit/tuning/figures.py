@@ -123,13 +123,16 @@ def _tpot(results: Results) -> Any:
             cells = [c for c in results.cells if (c.batch_size, c.domain) == (batch, domain)]
             look = _look(domain, domains)
             drafted = [c for c in cells if not c.plain and c.tpot_p50_ns is not None]
+            # Beside each other, so that bars do not hide one another.
+            shift = 0.08 * (domains.index(domain) - (len(domains) - 1) / 2)
             figure.add_scatter(
-                x=[cell.k for cell in drafted],
+                x=[cell.k + shift for cell in drafted],
                 y=[_ms(cell.tpot_p50_ns) for cell in drafted],
                 error_y=_bars([cell.tpot_p50_interval for cell in drafted], NS_PER_MS),
                 mode="lines+markers",
                 showlegend=column == 1,
-                hovertemplate="k = %{x}: %{y:.2f} ms",
+                customdata=[cell.k for cell in drafted],
+                hovertemplate="k = %{customdata}: %{y:.2f} ms",
                 row=1,
                 col=column,
                 **look,
@@ -137,7 +140,9 @@ def _tpot(results: Results) -> Any:
             _plain_line(figure, cells, drafted, look, column)
     ks = sorted({cell.k for cell in results.cells if not cell.plain})
     figure.update_xaxes(title="draft length k", tickvals=ks)
-    figure.update_yaxes(rangemode="tozero")
+    # One wild interval must not flatten every line: bars may leave the plot.
+    highest = max((_ms(cell.tpot_p50_ns) or 0 for cell in results.cells), default=0)
+    figure.update_yaxes(range=[0, 1.4 * highest])
     figure.update_yaxes(title="TPOT p50 (ms per token)", col=1)
     return _dress(figure, 460)
 

@@ -28,11 +28,11 @@ th { border-bottom: 2px solid #999; white-space: nowrap; }
 tr.start td { border-top: 1px solid #999; }
 td:first-child, th:first-child, td:last-child, th:last-child { text-align: left; }
 tr.best td { background: #e9f5ef; font-weight: 600; } tr.off td:last-child { color: #a35200; }
-table.choices td { text-align: left; }
+table.choices td, table.choices th { text-align: left; }
 pre { background: #f6f6f6; padding: .8rem; overflow-x: auto;
   white-space: pre-wrap; font-size: .8rem; }
 @media print { body { margin: 0; max-width: none; font-size: 11px; }
-  section, tr { break-inside: avoid; }
+  section, tr { break-inside: avoid; } .modebar { display: none; }
   pre { font-size: 8px; } }
 """
 

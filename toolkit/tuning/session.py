@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from toolkit import __version__
 from toolkit.engine.built import BuiltModels
 from toolkit.measure.machine import machine
 from toolkit.measure.metrics import percentile, tpot_ns
@@ -41,6 +42,7 @@ def identity(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
     """Everything that changes a measured number, apart from the prompts of a round."""
     options, tune = built.recipe.speculation, built.recipe.tune
     return {
+        "spectool": __version__,
         "engines": {role: _digest(path) for role, path in built.engines.items()},
         "tokenizer": _digest(built.tokenizer_dir),
         "backend": built.recipe.backend,
