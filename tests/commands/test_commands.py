@@ -57,9 +57,9 @@ def test_init_writes_a_recipe_that_loads_and_shows_every_section(spectool, tmp_p
 
 def test_schema_offers_each_drafter_and_accepts_what_loads(spectool):
     schema = json.loads(spectool("schema").out)
-    choices = [
-        choice["$ref"].rpartition("/")[2] for choice in schema["properties"]["speculation"]["oneOf"]
-    ]
+    inherited, *named = schema["properties"]["speculation"]["oneOf"]
+    assert inherited == {"type": "object", "not": {"required": ["drafter"]}}
+    choices = [choice["$ref"].rpartition("/")[2] for choice in named]
     found = {schema["$defs"][name]["properties"]["drafter"]["const"] for name in choices}
     assert found == set(DRAFTERS)
     ranges = schema["$defs"]["Tune"]["properties"]["k"]
@@ -168,7 +168,15 @@ def test_prune_keeps_what_a_recipe_needs(spectool, tmp_path):
     ran = json.loads(spectool("store", "prune", "--keep", plain, "--json").out)
     assert sorted(entry["kind"] for entry in ran["removed"]) == ["checkpoints", "engines"]
     assert "0 artefact(s)" in spectool("store", "prune", "--older-than", "1").out
+    source = tmp_path / "store" / "sources" / "x" / "model.gguf"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(bytes(2000))
     assert "3 artefact(s)" in spectool("store", "prune", "--all").out
+    assert source.exists()
+    assert "2.0 kB of downloads" in spectool("store", "prune", "--sources", "--dry-run").out
+    assert source.exists()
+    spectool("store", "prune", "--sources")
+    assert not source.exists()
     assert "0 artefact(s)" in spectool("store", "ls").out
 
 

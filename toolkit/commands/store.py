@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import shutil
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toolkit.commands.options import Json, StoreDir
+
+if TYPE_CHECKING:
+    from toolkit.store import Store
 
 app = typer.Typer(
     add_completion=False,
@@ -74,6 +78,9 @@ def prune(
     ] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove what verify refuses.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Remove every artefact.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Remove downloaded checkpoints too.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     store: StoreDir = None,
     as_json: Json = False,
@@ -101,16 +108,29 @@ def prune(
         gone = [entry for entry in where.entries() if not stays(entry)]
     else:
         gone = where.prune(stays)
+    downloads = _downloads(where, remove=not dry_run) if sources else 0
     if as_json:
-        print(json.dumps({"removed": gone, "dry_run": dry_run}, indent=2))
+        summary = {"removed": gone, "downloaded_bytes": downloads, "dry_run": dry_run}
+        print(json.dumps(summary, indent=2))
         return
     for entry in gone:
         print(f"{entry['kind']:<12}{entry['digest']}  {_about(entry)}")
     verb = "would be removed" if dry_run else "removed"
-    print(f"{len(gone)} artefact(s), {size(sum(entry['bytes'] for entry in gone))} {verb}")
+    total = size(sum(entry["bytes"] for entry in gone))
+    fetched = f", {size(downloads)} of downloads" if sources else ""
+    print(f"{len(gone)} artefact(s), {total}{fetched} {verb}")
 
 
-def _needed(recipes: list[str], where: Any) -> set[str]:
+def _downloads(where: Store, *, remove: bool) -> int:
+    """Bytes of fetched checkpoints in the store, and their removal."""
+    folder = where.root / "sources"
+    found = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if remove:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _needed(recipes: list[str], where: Store) -> set[str]:
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
 
