@@ -51,7 +51,7 @@ def test_it_measures_prints_and_writes(place, tmp_path, capsys):
     said = capsys.readouterr()
     assert "batch size 1" in said.out
     assert "batch size 2" in said.out
-    assert "Speculation over all prompts: " in said.out
+    assert "Over all prompts: " in said.out
     assert "round 9/9: " in said.err  # six rounds of one prompt and three of two
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"results.json", "records.csv", "report.html", "tuned.yaml"} <= names
@@ -155,7 +155,7 @@ def test_a_run_that_is_stopped_goes_on_from_its_journal(place, tmp_path, capsys,
     assert "Traceback" not in complaints
     if blow == signal.SIGINT:
         assert "the same command goes on from here" in complaints
-        assert "Speculation over all prompts" in said  # what was measured is reported
+        assert "Over all prompts" in said  # what was measured is reported
         assert "# From an unfinished run" in (out / "tuned.yaml").read_text()
     capsys.readouterr()
     tune(place, out, *long, "--json")

@@ -23,7 +23,7 @@ def test_off_when_no_interval_lies_above_one():
     (choice,) = choose(cells)
     assert (choice.verdict, choice.k) == ("off", 0)
     assert "k = 2 comes to 1.00" in choice.reason  # the one that came nearest
-    assert verdict([choice]) == "Speculation over all prompts: off at batch 1."
+    assert verdict([choice]) == "Over all prompts: off at batch 1."
     assert tuned_k([choice], cells) == 0
 
 
@@ -63,8 +63,20 @@ def test_the_verdict_names_the_domain_that_gains_although_the_rest_loses():
         ("edit", "on"), ("chat", "off"), ("all", "off"),
     }  # fmt: skip
     assert verdict(choices) == (
-        "Speculation over all prompts: off at batch 1. "
-        "It helps most on edit: k = 4 (2.50x, 2.50 to 2.50) at batch 1."
+        "Over all prompts: off at batch 1. "
+        "Speculation helps most on edit: k = 4 at batch 1 (2.50x, 2.50 to 2.50)."
+    )
+
+
+def test_the_verdict_names_every_batch_size():
+    rounds = {
+        **rounds_of(*[{0: [12], 2: [6]}] * 3),
+        **rounds_of(*[{0: [12, 12], 2: [14, 14]}] * 3),
+        **rounds_of(*[{0: [12] * 3, 2: [24] * 3}] * 3),
+    }
+    cells = summary(rounds, ks=(2,), batches=(1, 2, 3))
+    assert verdict(choose(cells)) == (
+        "Over all prompts: k = 2 at batch 1 (2.00x, 2.00 to 2.00); off at batch 2 and 3."
     )
 
 

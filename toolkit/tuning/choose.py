@@ -84,21 +84,27 @@ def verdict(choices: Sequence[Choice]) -> str:
     per_batch = overall(choices)
     if not per_batch:
         return "Nothing was measured."
-    parts = [f"{_setting(choice)} at batch {choice.batch_size}" for choice in per_batch]
+    parts = [_setting(choice) for choice in per_batch if choice.verdict == "on"]
+    for word in ("off", "undecided"):
+        if batches := [str(c.batch_size) for c in per_batch if c.verdict == word]:
+            parts.append(f"{word} at batch {_and(batches)}")
+    text = f"Over all prompts: {'; '.join(parts)}."
     # The pool can lose while a domain gains, and the person may serve just that domain.
-    gains = [c for c in choices if c.verdict == "on" and c.best.speedup and c not in per_batch]
-    text = "Speculation over all prompts: " + ", ".join(parts) + "."
+    gains = [c for c in choices if c.verdict == "on" and c not in per_batch]
     if gains:
         top = max(gains, key=lambda choice: _gain(choice.best))
-        text += f" It helps most on {top.domain}: {_setting(top)} at batch {top.batch_size}."
+        text += f" Speculation helps most on {top.domain}: {_setting(top)}."
     return text
 
 
 def _setting(choice: Choice) -> str:
-    if choice.verdict == "on" and choice.best.speedup:
-        gain = choice.best.speedup
-        return f"k = {choice.k} ({gain.value:.2f}x, {gain.low:.2f} to {gain.high:.2f})"
-    return choice.verdict
+    gain = choice.best.speedup
+    numbers = f" ({gain.value:.2f}x, {gain.low:.2f} to {gain.high:.2f})" if gain else ""
+    return f"k = {choice.k} at batch {choice.batch_size}{numbers}"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _gain(cell: Cell) -> float:

@@ -42,23 +42,27 @@ def find(evidence: Evidence) -> list[Finding]:
 
 def nothing_accepted(evidence: Evidence) -> Iterator[Finding]:
     """acceptance_length of exactly 1.00 is a broken head or vocabulary map, not a result."""
+    refused: dict[str, list[str]] = {}  # draft lengths -> domains
+    silent: dict[str, list[str]] = {}
     for domain in evidence.grid.domains:
         cells = [c for c in evidence.cells if c.domain == domain and not c.plain]
-        silent = [c.k for c in cells if c.verify_steps and not c.draft_tokens]
-        refused = [c.k for c in cells if c.draft_tokens and not c.accepted_tokens]
-        if refused:
-            yield Finding(
-                "alarm",
-                f"{domain}: acceptance_length is exactly 1.00 at k = {_list(refused)}: not one "
-                "draft token was accepted. Suspect the drafter (another vocabulary, untrained or "
-                "wrong weights) before believing the times.",
-            )
-        if silent:
-            yield Finding(
-                "alarm",
-                f"{domain}: acceptance_length is exactly 1.00 at k = {_list(silent)} because the "
-                "drafter proposed nothing at all.",
-            )
+        if ks := _list(c.k for c in cells if c.draft_tokens and not c.accepted_tokens):
+            refused.setdefault(ks, []).append(domain)
+        if ks := _list(c.k for c in cells if c.verify_steps and not c.draft_tokens):
+            silent.setdefault(ks, []).append(domain)
+    for ks, domains in refused.items():
+        yield Finding(
+            "alarm",
+            f"{', '.join(domains)}: acceptance_length is exactly 1.00 at k = {ks}: not one draft "
+            "token was accepted. Suspect the drafter (another vocabulary, untrained or wrong "
+            "weights) before believing the times.",
+        )
+    for ks, domains in silent.items():
+        yield Finding(
+            "alarm",
+            f"{', '.join(domains)}: acceptance_length is exactly 1.00 at k = {ks} because the "
+            "drafter proposed nothing at all.",
+        )
 
 
 def degenerate_loops(evidence: Evidence) -> Iterator[Finding]:
