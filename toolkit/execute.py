@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -144,7 +145,8 @@ def _side_by_side(plan: Plan, store: Store, offline: bool | None, jobs: int) -> 
         while waiting or running:
             for artefact in [a for a in waiting if ready.issuperset(a.inputs)]:
                 waiting.remove(artefact)
-                running.add(pool.submit(make, artefact, plan.recipe, store, offline))
+                with _interrupts_later():
+                    running.add(pool.submit(make, artefact, plan.recipe, store, offline))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 made = future.result()
@@ -154,8 +156,20 @@ def _side_by_side(plan: Plan, store: Store, offline: bool | None, jobs: int) -> 
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while processes start: one that is still importing would print its stack."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _end_on_interrupt() -> None:
+    """In a worker: Ctrl-C ends it without a word, also one that came while it started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _built(plan: Plan, store: Store) -> BuiltModels:
