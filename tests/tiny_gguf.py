@@ -1,4 +1,4 @@
-"""A tiny GGUF file of the Llama family, stored the way llama.cpp stores it."""
+"""Tiny GGUF files, stored the way llama.cpp stores each architecture."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ LAYER_NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -34,6 +36,7 @@ def stored_rows(weight: NDArray[Any], heads: int) -> NDArray[Any]:
 
 def write_gguf(
     path: Path,
+    family: str = "llama",
     *,
     quantized: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -46,9 +49,9 @@ def write_gguf(
     """
     import gguf
 
-    config = hf_config("llama", **changes)
+    config = hf_config(family, **changes)
     tensors = hf_tensors(config)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, family)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -57,13 +60,16 @@ def write_gguf(
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
+    if family == "qwen3":  # its heads are not hidden size / heads
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     for key, value in (metadata or {}).items():
         _add(writer, key, value)
     for name, value in tensors.items():
         stored = value
-        if "q_proj" in name:
+        if "q_proj" in name and family == "llama":
             stored = stored_rows(value, config["num_attention_heads"])
-        if "k_proj" in name:
+        if "k_proj" in name and family == "llama":
             stored = stored_rows(value, config["num_key_value_heads"])
         kind = (quantized or {}).get(gguf_name(name))
         if kind is not None:

@@ -37,10 +37,18 @@ def test_any_rows_and_columns_can_be_read_alone(tmp_path, name, rows):
     np.testing.assert_array_equal(found, tensors[name][rows, 5:9])
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_gguf_converts_to_the_same_bytes_as_its_safetensors(tmp_path, tied):
-    write_gguf(tmp_path / "m.gguf", tie_word_embeddings=tied)
-    write_checkpoint(tmp_path / "hf", tie_word_embeddings=tied)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("qwen2", {}),
+        ("qwen3", {"head_dim": 32}),
+    ],
+)
+def test_a_gguf_converts_to_the_same_bytes_as_its_safetensors(tmp_path, family, changes):
+    write_gguf(tmp_path / "m.gguf", family, **changes)
+    write_checkpoint(tmp_path / "hf", family, **changes)
     for name in ("m.gguf", "hf"):
         model = str(tmp_path / name)
         spec = ModelSpec(checkpoint=model, dtype="bfloat16", parallel=Parallel(tp=2))
@@ -102,6 +110,29 @@ def test_other_frequencies_are_refused_rather_than_dropped(tmp_path):
 def test_positions_that_cannot_be_kept_are_refused(tmp_path, metadata, said):
     write_gguf(tmp_path / "m.gguf", metadata=metadata)
     with pytest.raises(CheckpointError, match=said):
+        open_source(str(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"llama.rope.dimension_count": 8}, r"rope\.dimension_count is 8; only heads of 16"),
+        ({"llama.attention.value_length": 8}, r"value_length is 8; only heads of 16"),
+    ],
+)
+def test_heads_that_are_not_alike_all_through_are_refused(tmp_path, metadata, said):
+    write_gguf(tmp_path / "m.gguf", metadata=metadata)
+    with pytest.raises(CheckpointError, match=said):
+        open_source(str(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("key", [b"llama.attention.head_count", b"llama.attention.head_count_kv"])
+def test_a_gguf_without_heads_is_refused(tmp_path, key):
+    write_gguf(tmp_path / "m.gguf")
+    content = (tmp_path / "m.gguf").read_bytes()
+    at = content.index(key + struct.pack("<I", 4)) + len(key) + 4
+    (tmp_path / "m.gguf").write_bytes(content[:at] + bytes(4) + content[at + 4 :])
+    with pytest.raises(CheckpointError, match=r"head_count.* is 0, expected a positive integer"):
         open_source(str(tmp_path / "m.gguf"))
 
 

@@ -191,13 +191,25 @@ class GgufSource(Source):
         return config
 
     def _refuse_unusable(self, config: Mapping[str, Any]) -> None:
-        """Head counts must be numbers here already: undoing the row order needs them."""
-        for key in ("num_attention_heads", "num_key_value_heads"):
-            heads = config.get(key)
-            if not isinstance(heads, int) or heads < 1:
-                raise CheckpointError(
-                    self.name, [f"{CONFIG[key]} is {heads!r}, expected a positive integer"]
-                )
+        """What would be read wrongly: head counts undo the row order, every pair must rotate."""
+        kind = self._metadata["general.architecture"]
+        heads, kv_heads = (
+            config.get(key) for key in ("num_attention_heads", "num_key_value_heads")
+        )
+        problems = [
+            f"{kind}.{name} is {found!r}, expected a positive integer"
+            for name, found in {"attention.head_count": heads,
+                                "attention.head_count_kv": kv_heads}.items()
+            if not isinstance(found, int) or found < 1
+        ]  # fmt: skip
+        if not problems and isinstance(config.get("hidden_size"), int):
+            head = config.get("head_dim", config["hidden_size"] // heads)
+            for name in ("rope.dimension_count", "attention.value_length"):
+                found = self._metadata.get(f"{kind}.{name}", head)
+                if found != head:
+                    problems.append(f"{kind}.{name} is {found}; only heads of {head} all through")
+        if problems:
+            raise CheckpointError(self.name, problems)
 
     def _rope_scaling(
         self, factors: GgufTensor | None, config: Mapping[str, Any]

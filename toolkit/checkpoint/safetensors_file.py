@@ -150,12 +150,15 @@ def _counts(value: Any) -> bool:
 
 def _cover(spans: Mapping[str, Span], start: int, size: int) -> list[str]:
     """What keeps the tensors from covering the data exactly."""
+    beyond = [shown(name) for name, span in spans.items() if span.stop > size]
+    if beyond:
+        end = max(span.stop for span in spans.values())
+        return [
+            f"truncated: it has {size} bytes and its tensors end at {end}, so {len(beyond)} of "
+            f"{len(spans)} are cut or missing ({', '.join(beyond[:3])}, ...); copy it again"
+        ]
     problems, at = [], start
     for name, span in sorted(spans.items(), key=lambda item: (item[1].start, item[1].stop)):
-        if span.stop > size:
-            problems.append(
-                f"{shown(name)}: its data ends at byte {span.stop} of {size}: truncated?"
-            )
         if span.start < at:
             problems.append(f"{shown(name)}: its data overlaps another tensor's")
         elif span.start > at:

@@ -12,6 +12,6 @@ MISTRAL = replace(
     defaults=DEFAULTS
     | {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": None},
     # Not a key of TensorRT-LLM's: kept so that an engine can refuse to go beyond the window.
-    fields=LLAMA.fields | {"sliding_window": "sliding_window"},
+    fields={**LLAMA.fields, "sliding_window": "sliding_window"},
     only={"attention_bias": (False,), "mlp_bias": (False,)},
 )
