@@ -59,4 +59,13 @@ FAMILIES = Registry(
     },
 )
 
+HEADS = Registry(
+    "drafting head",
+    {
+        "medusa": "toolkit.checkpoint.heads.medusa:MEDUSA",
+        "eagle": "toolkit.checkpoint.heads.eagle:EAGLE",
+        "redrafter": "toolkit.checkpoint.heads.redrafter:REDRAFTER",
+    },
+)
+
 BACKENDS = Registry("backend", {"cpu": "toolkit.backends.cpu.backend:CpuBackend"})

@@ -24,7 +24,7 @@ from toolkit.recipe.schema import ModelSpec
 CONVERTER_VERSION = 1  # goes into digests: raise it when other bytes would be written
 
 __all__ = ["CONVERTER_VERSION", "checkpoint_config", "convert"]
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 _LAYER = re.compile(r"\.(0|[1-9][0-9]{0,5})\.")
 
 
@@ -106,8 +106,8 @@ def _problem(source: Source, wanted: _Wanted) -> str | None:
         return f"missing; expected shape {list(wanted.shape)}"
     if found.shape != wanted.shape:
         return f"has shape {list(found.shape)}, expected {list(wanted.shape)} by config.json"
-    if found.dtype not in _FLOATS:
-        return f"has dtype {found.dtype}, expected one of {', '.join(_FLOATS)}"
+    if found.dtype not in FLOATS:
+        return f"has dtype {found.dtype}, expected one of {', '.join(FLOATS)}"
     return None
 
 

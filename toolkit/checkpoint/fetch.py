@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
@@ -112,8 +113,13 @@ def hub_commit(repository: str, revision: str | None) -> str | None:
     return commit if _COMMIT.fullmatch(commit) else None
 
 
-def hub_snapshot(repository: str, revision: str | None, *, offline: bool) -> Path:
-    """The repository's files in the hub cache; a branch seen before stays at its commit."""
+def hub_snapshot(
+    repository: str, revision: str | None, *, offline: bool, also: Sequence[str] = ()
+) -> Path:
+    """The repository's files in the hub cache; a branch seen before stays at its commit.
+
+    `also` are patterns of files that are fetched besides the usual ones.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -122,7 +128,10 @@ def hub_snapshot(repository: str, revision: str | None, *, offline: bool) -> Pat
     try:
         return Path(
             snapshot_download(
-                repository, revision=pinned, local_files_only=offline, allow_patterns=_WANTED
+                repository,
+                revision=pinned,
+                local_files_only=offline,
+                allow_patterns=[*_WANTED, *also],
             )
         )
     except LocalEntryNotFoundError:

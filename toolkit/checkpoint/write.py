@@ -35,6 +35,7 @@ class Part:
     source: str
     place: Place
     shape: tuple[int, ...]
+    kv_heads: int | None = None  # of its own attention, where that is not the target's
 
 
 def write_ranks(
@@ -88,7 +89,7 @@ def _stage(
 
 
 def _shard(part: Part, config: Mapping[str, Any], rank: int) -> Shard:
-    tp, kv_heads = config["mapping"]["tp_size"], config["num_key_value_heads"]
+    tp, kv_heads = config["mapping"]["tp_size"], part.kv_heads or config["num_key_value_heads"]
     return shard(split_of(part.place, config), part.shape, tp, rank, kv_heads=kv_heads)
 
 

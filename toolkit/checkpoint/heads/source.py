@@ -1,0 +1,109 @@
+"""From the place that a recipe names to the heads' tensors, and to what identifies them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from toolkit.checkpoint.directory import DirectorySource, content_files, read_json
+from toolkit.checkpoint.heads.head import Head, HeadSpec
+from toolkit.checkpoint.heads.torch_file import TorchFile
+from toolkit.checkpoint.interfaces import ALL, Source, TensorInfo
+from toolkit.checkpoint.safetensors_file import read_header, read_rows
+from toolkit.checkpoint.source import is_offline, kind_of
+from toolkit.errors import CheckpointError, InputError
+from toolkit.registry import HEADS
+from toolkit.store import Store
+
+
+class HeadFile(Source):
+    """Heads in a file of their own, safetensors or PyTorch's, beside an optional config.json."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        self.path = path
+        config = path.parent / "config.json"
+        self.config = read_json(config, name) if config.is_file() else {}
+        self._torch = None if path.suffix == ".safetensors" else TorchFile(path)
+        self._spans = {} if self._torch else read_header(path)
+        self.tensors = (
+            self._torch.tensors
+            if self._torch
+            else {n: TensorInfo(n, span.shape, span.dtype.name) for n, span in self._spans.items()}
+        )
+
+    def read(self, name: str, rows: slice = ALL, columns: slice = ALL) -> NDArray[Any]:
+        if self._torch:
+            return self._torch.read(name, rows, columns)
+        return read_rows(self.path, self._spans[name], rows, columns)
+
+    def tokenizer_files(self, out: Path) -> None:
+        raise InputError(f"{self.name}: drafting heads have no tokenizer; the target's is used")
+
+
+def open_heads(spec: HeadSpec, *, offline: bool | None = None) -> Source:
+    """The heads' tensors, fetched first where they lie on the hub."""
+    head: Head = HEADS[spec.kind]
+    directory = _directory(spec, offline)
+    path = _weights(head, directory, spec.checkpoint)
+    if path is None:
+        return DirectorySource(directory, spec.checkpoint)
+    return HeadFile(path, spec.checkpoint)
+
+
+def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, Any] | None:
+    """What decides the heads' tensors, for a digest; None: only the network could tell."""
+    from toolkit.checkpoint import fetch
+    from toolkit.checkpoint.hashes import content_hashes
+
+    if _kind(spec) == "hub":
+        commit = fetch.hub_commit(spec.checkpoint, spec.revision)
+        return {"hub": spec.checkpoint, "commit": commit} if commit else None
+    directory = Path(spec.checkpoint).expanduser()
+    path = _weights(HEADS[spec.kind], directory, spec.checkpoint)
+    files = content_files(directory, spec.checkpoint) if path is None else [path]
+    config = directory / "config.json"
+    files += [config] if config.is_file() and config not in files else []
+    return {"files": content_hashes(files, (store or Store()).root)}
+
+
+def _kind(spec: HeadSpec) -> str:
+    kind = kind_of(spec.checkpoint)
+    if kind not in ("directory", "hub"):
+        raise InputError(
+            f"heads {spec.checkpoint!r}: expected a directory with the heads' weights, or a hub id"
+        )
+    return kind
+
+
+def _directory(spec: HeadSpec, offline: bool | None) -> Path:
+    from toolkit.checkpoint import fetch
+
+    if _kind(spec) == "directory":
+        return Path(spec.checkpoint).expanduser()
+    away = is_offline() if offline is None else offline
+    return fetch.hub_snapshot(
+        spec.checkpoint, spec.revision, offline=away, also=HEADS[spec.kind].files
+    )
+
+
+def _weights(head: Head, directory: Path, name: str) -> Path | None:
+    """The heads' own file; None where a Hugging Face model directory holds them."""
+    named = [file for file in head.files if (directory / file).is_file()]
+    for file in named:
+        if file != "model.safetensors":
+            return directory / file if _last_resort(file, directory) else None
+    if named or _has_safetensors(directory):
+        return None
+    raise CheckpointError(name, [f"no weights; expected {' or '.join(head.files)}"])
+
+
+def _last_resort(file: str, directory: Path) -> bool:
+    """PyTorch files are read where there is no safetensors file."""
+    return file.endswith(".safetensors") or not _has_safetensors(directory)
+
+
+def _has_safetensors(directory: Path) -> bool:
+    return any(directory.glob("*.safetensors"))
