@@ -157,12 +157,10 @@ def test_without_its_draft_the_request_goes_on_plainly(fail_after):
 @pytest.mark.parametrize("draft_len", [None, 0])
 def test_cancelling_ends_the_request_and_frees_both_models(draft_len):
     deployment = Deployment(Fixed(2))
-    stop = False
     request = Request((1, 2), 150, draft_len=draft_len)
     seen = []
-    for chunk in deployment.chunks(request, cancelled=lambda: stop):
+    for chunk in deployment.chunks(request, cancelled=lambda: len(seen) == 3):
         seen.append(chunk)
-        stop = len(seen) == 3
     assert [chunk.finish_reason for chunk in seen] == [None, None, None, "cancelled"]
     assert deployment.held == 0
 

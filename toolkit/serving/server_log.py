@@ -9,25 +9,25 @@ from pathlib import Path
 
 _MOST = 12
 _TAIL_S = 0.2
+_FRAMES = 4
 _PREFIX = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ \S+\] ")
-# Said by every server on a machine without a GPU, and by every server that stops.
+# Said by every server on a machine without a GPU; and once more, of what follows with its model.
 _HARMLESS = re.compile(
-    r"CudaDriverHelper|NVML|DCGM|pinned memory|CUDA memory pool|failed to load all models"
+    r"CudaDriverHelper|NVML|DCGM|pinned memory|CUDA memory pool|Failed to create instance"
 )
 
 
 def reasons(log: Path) -> list[str]:
-    """Error lines in the order they came, each once, tracebacks as one line per frame."""
+    """Error lines in the order they came, each once, with the nearest frames of a traceback."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     found: dict[str, None] = {}
     for line in text.splitlines():
-        if line.startswith(("E", "F")) and _PREFIX.match(line) and not _HARMLESS.search(line):
-            for part in _message(line).split("\\n"):
-                if part.strip():
-                    found.setdefault(part.rstrip())
+        if _PREFIX.match(line) and line[0] in "EF" and not _HARMLESS.search(line):
+            for part in _message(line):
+                found.setdefault(part)
     lines = list(found)
     if not lines:
         lines = [line for line in text.splitlines()[-5:] if line.strip()]
@@ -58,5 +58,8 @@ class LogTail:
                     return
 
 
-def _message(line: str) -> str:
-    return _PREFIX.sub("", line).strip().strip('"')
+def _message(line: str) -> list[str]:
+    """The reason, then the frames of ours that led to it; the interpreter's own are no help."""
+    reason, *frames = _PREFIX.sub("", line).strip().strip('"').split("\\n")
+    ours = [frame for frame in frames if frame.strip() and "<frozen" not in frame]
+    return [reason, *(frame for frame in ours[:_FRAMES] if frame != "At:")]

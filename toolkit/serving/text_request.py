@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.errors import InputError
@@ -57,11 +58,10 @@ class Fields:
         value = self._single(name)
         if value is None:
             return None
-        number = int(value)
-        if not low <= number <= high:
-            self.problems.append(f"{name}: {number}, expected {low} to {high}")
+        if not isinstance(value, np.integer) or not low <= int(value) <= high:
+            self.problems.append(f"{name}: {value}, expected a whole number from {low} to {high}")
             return None
-        return number
+        return int(value)
 
     def real(self, name: str, low: float, high: float) -> float | None:
         value = self._single(name)
