@@ -39,8 +39,13 @@ class TensorrtSide:
         return None
 
     @classmethod
-    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue]:
-        """What the target's config.json says about the drafter, so that both agree."""
+    def architectures(cls, release: Release) -> frozenset[str] | None:
+        """Targets that this drafter's engines exist for; None: all."""
+        return None
+
+    @classmethod
+    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue | None]:
+        """What the target's config.json must say about the drafter; None: any value."""
         return {}
 
     @classmethod
@@ -65,6 +70,13 @@ class TensorrtSide:
     @classmethod
     def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
         """Where, and what is wrong, for what only this drafter's engines refuse."""
+        yield from ()
+
+    @classmethod
+    def pair_problems(
+        cls, recipe: Recipe, configs: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        """The same for what only the models' config.json files (by role) show."""
         yield from ()
 
 

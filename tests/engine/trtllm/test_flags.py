@@ -47,8 +47,13 @@ def test_every_release_between_the_oldest_and_the_newest_has_a_table():
         number: table_name(number) for number in [(0, 16), (0, 17), (0, 21), (1, 0), (1, 1), (1, 2)]
     }
     assert used == {
-        (0, 16): "0.16", (0, 17): "0.20", (0, 21): "0.20", (1, 0): "1.0", (1, 1): "1.0", (1, 2): "1.2",
-    }  # fmt: skip
+        (0, 16): "0.16",
+        (0, 17): "0.20",
+        (0, 21): "0.20",
+        (1, 0): "1.0",
+        (1, 1): "1.0",
+        (1, 2): "1.2",
+    }
     assert set(TABLES) == {"0.16", "0.20", "1.0", "1.2"}
 
 

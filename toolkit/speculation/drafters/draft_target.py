@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from pydantic import Field
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
-from toolkit.speculation.sampling import Floats, Role, draw, most_likely, probabilities, uniform
+from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
 _PREFILL_CHUNK = 512
@@ -64,6 +64,23 @@ class DraftTargetDrafter(Drafter):
             yield (
                 ("speculation", "draft", "parallel", "tp"),
                 f"{tp}; the draft runs on one GPU or on all of the target's (1 or {target_tp})",
+            )
+
+    @classmethod
+    def pair_problems(
+        cls, recipe: Recipe, configs: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, DraftTargetSpeculation)
+        if not options.use_draft_logits or not {"draft", "target"} <= set(configs):
+            return
+        width = {role: _padded(configs[role]) for role in ("draft", "target")}
+        if width["draft"] != width["target"]:
+            yield (
+                ("speculation", "use_draft_logits"),
+                f"the draft's logits are {width['draft']} wide, the target's {width['target']}, "
+                "and TensorRT-LLM needs equal ones: false accepts by tokens, or take a draft with "
+                "the target's vocab_size",
             )
 
     @classmethod
@@ -123,6 +140,12 @@ class DraftTargetDrafter(Drafter):
             self._draft.close(self._slots.pop(seq))
 
 
+def _padded(config: Mapping[str, Any]) -> int:
+    """Width of a checkpoint's logits: the vocabulary, padded to a multiple of its ranks."""
+    ranks = int(config["mapping"]["tp_size"])
+    return -(-int(config["vocab_size"]) // ranks) * ranks
+
+
 class _Draft:
     """A proposal in the making."""
 
@@ -141,7 +164,7 @@ class _Draft:
         if sampling.greedy:
             self.tokens.append(most_likely(logits)[0])
             return
-        probs = probabilities(logits, sampling)[0]
+        probs = distribution(logits[0], sampling)
         position = len(self.request.tokens) + len(self.tokens)
         self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
         missing = vocab_size - len(probs)  # a smaller draft vocabulary never proposes the rest

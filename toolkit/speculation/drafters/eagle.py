@@ -68,7 +68,11 @@ class EagleDrafter(EngineOnlyDrafter):
         return options.heads
 
     @classmethod
-    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue]:
+    def architectures(cls, release: Release) -> frozenset[str]:
+        return frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
+
+    @classmethod
+    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue | None]:
         assert isinstance(options, EagleSpeculation)
         return {
             "max_draft_len": options.max_draft_len,

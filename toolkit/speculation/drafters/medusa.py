@@ -48,12 +48,15 @@ class MedusaDrafter(EngineOnlyDrafter):
         return options.heads
 
     @classmethod
-    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue]:
+    def architectures(cls, release: Release) -> frozenset[str]:
+        return frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"})
+
+    @classmethod
+    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue | None]:
         assert isinstance(options, MedusaSpeculation)
-        heads = options.num_medusa_heads
         return {
             "max_draft_len": options.max_draft_len,
-            **({"num_medusa_heads": heads} if heads else {}),
+            "num_medusa_heads": options.num_medusa_heads,
         }
 
     @classmethod

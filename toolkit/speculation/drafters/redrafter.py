@@ -64,7 +64,12 @@ class ReDrafterDrafter(EngineOnlyDrafter):
         return options.heads
 
     @classmethod
-    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue]:
+    def architectures(cls, release: Release) -> frozenset[str]:
+        llama = {"LlamaForCausalLM", "MistralForCausalLM"}
+        return frozenset(llama if release < (1, 0) else llama | {"Qwen2ForCausalLM"})
+
+    @classmethod
+    def checkpoint_fields(cls, options: Speculation) -> Mapping[str, FlagValue | None]:
         assert isinstance(options, ReDrafterSpeculation)
         return {
             "redrafter_num_beams": options.redrafter_num_beams,
