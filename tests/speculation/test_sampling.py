@@ -6,7 +6,15 @@ from scipy.stats import chisquare, pearsonr
 
 from toolkit.errors import RunError
 from toolkit.speculation.interfaces import SamplingParams
-from toolkit.speculation.sampling import Role, draw, most_likely, probabilities, uniform, uniforms
+from toolkit.speculation.sampling import (
+    LazyProbabilities,
+    Role,
+    draw,
+    most_likely,
+    probabilities,
+    uniform,
+    uniforms,
+)
 
 # Softmax of these logits is (8, 4, 2, 1, 1) / 16.
 LOGITS = np.log([[8.0, 4.0, 2.0, 1.0, 1.0]])
@@ -60,6 +68,32 @@ def test_top_p_is_measured_after_temperature_and_top_k():
 def test_rows_are_filtered_each_on_its_own():
     two = probabilities(np.vstack([LOGITS, LOGITS[:, ::-1]]), SamplingParams(1.0, top_k=1))
     np.testing.assert_allclose(two, [[1, 0, 0, 0, 0], [0, 0, 0, 0, 1]])
+
+
+def test_lazy_rows_are_the_same_rows():
+    logits = np.random.default_rng(0).normal(0, 3, (4, 1000)).astype(np.float32)
+    for params in (SamplingParams(0.8), SamplingParams(1.0, 50, 0.9)):
+        lazy, eager = LazyProbabilities(logits, params), probabilities(logits, params)
+        np.testing.assert_array_equal(np.stack(list(lazy)), eager)
+        np.testing.assert_array_equal(lazy[-1], eager[-1])
+        np.testing.assert_array_equal(np.stack(lazy[1:3]), eager[1:3])
+
+
+@given(st.integers(0, 2**32), st.floats(0.1, 20.0), st.floats(0.01, 0.999))
+def test_the_nucleus_is_the_shortest_head_of_the_sorted_tokens(seed, spread, top_p):
+    logits = np.random.default_rng(seed).normal(0, spread, 50)
+    full = np.exp(logits) / np.exp(logits).sum()
+    order = np.argsort(-full)
+    reached = np.cumsum(full[order])
+    head = order[: np.searchsorted(reached, top_p) + 1]
+    kept = np.flatnonzero(probabilities(logits[None], SamplingParams(1.0, top_p=top_p))[0])
+    assert set(kept) == set(head)
+
+
+def test_the_logits_are_left_as_they_were():
+    logits = LOGITS.copy()
+    probabilities(logits, SamplingParams(0.5, 2, 0.5))
+    np.testing.assert_array_equal(logits, LOGITS)
 
 
 def test_huge_logits_do_not_overflow():

@@ -29,7 +29,7 @@ from toolkit.speculation.interfaces import (
     StepOutput,
 )
 from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
-from toolkit.speculation.sampling import Role, most_likely, probabilities, uniforms
+from toolkit.speculation.sampling import LazyProbabilities, Role, most_likely, uniforms
 from toolkit.speculation.stop import Decode, StopCondition
 from toolkit.speculation.verify import verify, verify_greedy
 
@@ -291,7 +291,7 @@ def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list
     return verify(
         proposal.tokens,
         proposal.probs,
-        probabilities(output.logits, sampling),
+        LazyProbabilities(output.logits, sampling),
         uniforms(sampling.seed, position, drafted, Role.ACCEPT),
         uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
     )

@@ -8,9 +8,11 @@ and accepted, never on draft tokens that were thrown away: their uniforms are us
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from struct import pack
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,31 +56,61 @@ def probabilities(
     logits: Logits,  # [R, V]
     params: SamplingParams,
 ) -> Floats:  # [R, V], every row sums to 1
-    """The distributions after temperature (above 0), then top-k, then top-p."""
-    scaled = np.asarray(logits, dtype=np.float64)
-    highest = scaled.max(axis=1, keepdims=True)
+    """The distributions after temperature, then top-k, then top-p."""
+    return np.stack([distribution(row, params) for row in logits])
+
+
+class LazyProbabilities(Sequence[Floats]):
+    """`probabilities`, row by row as they are looked at: behind a refused token nobody looks."""
+
+    def __init__(self, logits: Logits, params: SamplingParams) -> None:
+        self._logits, self._params = logits, params
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    @overload
+    def __getitem__(self, at: int) -> Floats: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Floats]: ...
+
+    def __getitem__(self, at: int | slice) -> Floats | Sequence[Floats]:
+        if isinstance(at, slice):
+            return LazyProbabilities(self._logits[at], self._params)
+        return distribution(self._logits[at], self._params)
+
+
+def distribution(
+    logits: Logits,  # [V]
+    params: SamplingParams,  # temperature above 0
+) -> Floats:  # [V]
+    """One row of `probabilities`."""
+    probs: Floats = logits.astype(np.float64)
+    highest = probs.max()
     _require_finite(highest)
-    scaled = (scaled - highest) / params.temperature
-    if 0 < params.top_k < scaled.shape[1]:
+    probs -= highest
+    probs /= params.temperature
+    np.exp(probs, out=probs)
+    if 0 < params.top_k < len(logits):
         # Tokens that tie with the k-th one stay: the rule must not depend on their order.
-        smallest_kept = np.sort(scaled, axis=1)[:, -params.top_k, None]
-        scaled = np.where(scaled >= smallest_kept, scaled, -np.inf)
-    probs: Floats = np.exp(scaled)
-    probs /= probs.sum(axis=1, keepdims=True)
+        probs[logits < np.partition(logits, -params.top_k)[-params.top_k]] = 0.0
+    probs /= probs.sum()
     return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
 
 
 def _nucleus(probs: Floats, top_p: float) -> Floats:
     """The fewest most probable tokens that together reach `top_p`, and those that tie with them."""
-    descending = -np.sort(-probs, axis=1)
-    before = np.cumsum(descending, axis=1) - descending
-    kept = np.count_nonzero(before < top_p, axis=1)
-    smallest_kept = np.take_along_axis(descending, kept[:, None] - 1, axis=1)
-    probs = np.where(probs >= smallest_kept, probs, 0.0)
-    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+    # All tokens below this bound together stay below 1 - top_p, so that none of them is kept.
+    candidates = probs[probs >= (1.0 - top_p) / len(probs)]
+    descending = -np.sort(-candidates)
+    before = np.cumsum(descending) - descending
+    probs[probs < descending[np.count_nonzero(before < top_p) - 1]] = 0.0
+    probs /= probs.sum()
+    return probs
 
 
-def _require_finite(highest: Floats | Logits) -> None:
+def _require_finite(highest: Any) -> None:
     """The largest of a row is nan or inf exactly when the row has nan or +inf in it."""
     if not np.isfinite(highest).all():
         raise RunError(

@@ -29,7 +29,7 @@ def verify_greedy(
 def verify(
     draft_tokens: Sequence[int],  # [draft_len]
     draft_probs: Floats | None,  # [draft_len, V]; None: one-hot at the draft tokens
-    target_probs: Floats,  # [draft_len + 1, V]
+    target_probs: Floats | Sequence[Floats],  # [draft_len + 1, V]
     accept: Sequence[float],  # [draft_len] uniforms
     emit: Sequence[float],  # [draft_len + 1] uniforms, independent of those
 ) -> tuple[list[int], int]:
@@ -39,13 +39,12 @@ def verify(
     Returns the new tokens and how many of them were drafted.
     """
     for i, token in enumerate(draft_tokens):
+        target = target_probs[i]
         drafted_with = 1.0 if draft_probs is None else draft_probs[i, token]
         # Strict: with u = 0 a token of probability zero must still be refused.
-        if not accept[i] * drafted_with < target_probs[i, token]:
-            draft = (
-                _one_hot(token, target_probs.shape[1]) if draft_probs is None else draft_probs[i]
-            )
-            recovered = draw(residual(target_probs[i], draft), emit[i])
+        if not accept[i] * drafted_with < target[token]:
+            draft = _one_hot(token, len(target)) if draft_probs is None else draft_probs[i]
+            recovered = draw(residual(target, draft), emit[i])
             return [*draft_tokens[:i], recovered], i
     # Every draft token stood: the target's last row pays out a bonus token.
     bonus = draw(target_probs[-1], emit[-1])
