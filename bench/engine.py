@@ -143,7 +143,7 @@ def transformers_steps(
 def measure(
     steppers: dict[str, dict[Point, Callable[[], None]]], points: list[Point], rounds: int
 ) -> dict[str, dict[Point, float]]:
-    """Fastest of the rounds in milliseconds, after one round of warming up: others may be at work."""
+    """Fastest round in milliseconds, after one to warm up: others may be at work here."""
     times: dict[str, dict[Point, list[float]]] = {
         name: {point: [] for point in points} for name in steppers
     }
