@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.tiny import hf_config, hf_tensors, write_checkpoint
 from toolkit.checkpoint.convert import checkpoint_config, convert
 from toolkit.checkpoint.safetensors_file import read_header
 from toolkit.checkpoint.source import open_source
-from toolkit.errors import CheckpointError, InputError
+from toolkit.errors import BuildError, CheckpointError, InputError
 from toolkit.recipe.schema import ModelSpec, Parallel
 
 
@@ -263,6 +264,23 @@ def test_a_config_with_absurd_values_is_refused(changes, said):
     with pytest.raises(CheckpointError) as caught:
         checkpoint_config(config, ModelSpec(checkpoint="m"))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("window", ["4096", 0, True])
+def test_a_sliding_window_that_is_no_length_is_refused(window):
+    config = hf_config("mistral", sliding_window=window)
+    with pytest.raises(CheckpointError, match=f"sliding_window is {window!r}, expected"):
+        checkpoint_config(config, ModelSpec(checkpoint="m"))
+
+
+def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(tmp_path, monkeypatch):
+    model = str(write_checkpoint(tmp_path / "m"))
+    full = shutil._ntuple_diskusage(10**9, 10**9, 1000)
+    monkeypatch.setattr("toolkit.checkpoint.write.shutil.disk_usage", lambda path: full)
+    spec = ModelSpec(checkpoint=model)
+    with pytest.raises(BuildError, match=r"GB free; free some or choose another disk"):
+        convert(open_source(model), tmp_path / "out", spec)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_all_absurd_values_are_reported_at_once():

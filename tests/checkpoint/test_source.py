@@ -100,6 +100,13 @@ def test_a_damaged_hash_cache_is_replaced(tmp_path, content):
     assert list(json.loads((tmp_path / CACHE).read_text()).values()) == list(expected.values())
 
 
+def test_a_store_that_cannot_be_written_costs_only_the_next_hash(tmp_path):
+    (tmp_path / "weights").write_bytes(b"1")
+    (tmp_path / "store").write_bytes(b"a file where the directory should be")
+    expected = {"weights": file_sha256(tmp_path / "weights")}
+    assert content_hashes([tmp_path / "weights"], tmp_path / "store") == expected
+
+
 # pip: a real `pip download` from a directory of wheels, with no index
 
 

@@ -142,6 +142,9 @@ def _wrong_values(
             problems.append(f"config.json: {key} is {value!r}, expected a positive number")
     if scaling is not None and not isinstance(scaling, Mapping):
         problems.append(f"config.json: rope_scaling is {scaling!r}, expected an object or null")
+    window = values.get("sliding_window") if "sliding_window" in family.fields else None
+    if window is not None and not _is_size(window):
+        problems.append(f"config.json: sliding_window is {window!r}, expected a positive integer")
     for key, kind in {"hidden_act": str, "tie_word_embeddings": bool}.items():
         if not isinstance(values[key], kind):
             problems.append(f"config.json: {key} is {values[key]!r}, expected {kind.__name__}")

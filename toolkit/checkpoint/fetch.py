@@ -19,7 +19,8 @@ from toolkit.store import Store
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][\w.!+-]*)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+# Not every *.safetensors: some repositories hold the same weights a second time.
+_WANTED = ["model*.safetensors", "*.json", "*.jinja"]
 _TIMEOUT = 3600
 _BLOCK = 1 << 20
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from toolkit.errors import SpectoolError
 from toolkit.progress import progress
 from toolkit.store import file_sha256, write_atomic
 
@@ -23,8 +25,10 @@ def content_hashes(files: Sequence[Path], root: Path) -> dict[str, str]:
             for path in unknown:
                 cache[stamps[path]] = file_sha256(path)
                 bar.advance(path.stat().st_size)
-        # Read again: another process may have added to it meanwhile. Losing a race costs a rehash.
-        write_atomic(root / CACHE, json.dumps(_load(root / CACHE) | cache, indent=0) + "\n")
+        # Read again: another process may have added to it meanwhile. Losing a race costs a rehash,
+        # and so does a store that cannot be written to.
+        with suppress(OSError, SpectoolError):
+            write_atomic(root / CACHE, json.dumps(_load(root / CACHE) | cache, indent=0) + "\n")
     return {path.name: cache[stamps[path]] for path in files}
 
 
