@@ -150,3 +150,17 @@ def test_help_is_fast():
 
     # Processor time, best of several: what else this machine does is not measured here.
     assert min(processor_seconds() for _ in range(5)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("spectool tu", "tune"), ("spectool check smollm2/135m_n", "smollm2/135m_ngram")],
+)
+def test_tab_completes_commands_and_recipes(typed, offered, monkeypatch, capsys):
+    monkeypatch.setenv("_SPECTOOL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit) as done:
+        main([])
+    assert done.value.code == 0
+    assert capsys.readouterr().out.split() == [offered]

@@ -7,13 +7,32 @@ from typing import Annotated
 
 import typer
 
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Bundled names and YAML files, for the shell's tab key."""
+    from toolkit.bundled import bundled
+
+    root = bundled("recipes")
+    names = [path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")]
+    parent = Path(incomplete).parent
+    files = [str(path) for path in (*parent.glob("*.yaml"), *parent.glob("*/")) if path.name]
+    return sorted(found for found in (*names, *files) if found.startswith(incomplete))
+
+
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="Recipe file, or the name of a bundled recipe.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Recipe file, or the name of a bundled recipe.",
+        autocompletion=complete_recipe,
+    ),
 ]
 OptionalRecipe = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RECIPE]", help="Recipe; default: ./recipe.yaml, else the one built last."
+        metavar="[RECIPE]",
+        help="Recipe; default: ./recipe.yaml, else the one built last.",
+        autocompletion=complete_recipe,
     ),
 ]
 Overrides = Annotated[
