@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.cli import COMMANDS
+from toolkit.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 
