@@ -171,3 +171,21 @@ def test_help_imports_nothing_heavy():
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.model
+def test_a_real_model_edits_more_than_twice_as_fast(tmp_path, capsys, smollm2_gguf):
+    options = {"target.checkpoint": smollm2_gguf, "tune.prompts": "{edit: edit}"}
+    sets = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
+    short = ["--k", "2,6", "--batch", "1", "--prompts-per-domain", "8", "--max-tokens", "40"]
+    where = ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "smollm2/135m_ngram", *sets, *short, *where])
+    assert ended.value.code in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    cells = {cell["k"]: cell for cell in found["summary"]}
+    # The answer copies the passage, so prompt lookup gets several tokens right in each step.
+    assert cells[6]["acceptance_length"] > 2.5
+    assert cells[6]["acceptance_length"] > cells[2]["acceptance_length"]
+    assert found["choices"][0]["verdict"] == "on"
+    assert found["choices"][0]["speedup"]["value"] > 2

@@ -36,7 +36,7 @@ def test_undecided_with_a_single_round():
     cells = summary(rounds_of({0: [10], 2: [5], 4: [5]}))
     (choice,) = choose(cells)
     assert (choice.verdict, choice.k) == ("undecided", 0)
-    assert tuned_k([choice], cells) == 0
+    assert tuned_k([choice], cells) is None  # not knowing is no reason to turn it off
 
 
 def test_one_draft_length_for_all_batches_is_the_best_over_all_of_them():
@@ -80,5 +80,12 @@ def test_the_verdict_names_every_batch_size():
     )
 
 
-def test_nothing_measured_is_said():
-    assert verdict([]) == "Nothing was measured."
+def test_a_domain_without_any_round_leaves_the_pool_open():
+    cells = summary(rounds_of(*[{0: [10], 2: [5], 4: [4]}] * 3), domains=("edit", "chat"))
+    choices = choose(cells)
+    assert [(choice.domain, choice.k) for choice in choices] == [("edit", 4)]
+    assert tuned_k(choices, cells) is None
+    assert verdict(choices) == (
+        "Over all prompts: too little was measured for a verdict. "
+        "Speculation helps most on edit: k = 4 at batch 1 (2.50x, 2.50 to 2.50)."
+    )

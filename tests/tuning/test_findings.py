@@ -32,7 +32,16 @@ def test_a_clean_run_has_nothing_to_say():
 def test_acceptance_length_of_exactly_one_is_an_alarm():
     (text,) = texts(evidence(clean(accepted=0)))
     assert text.startswith("alarm: edit: acceptance_length is exactly 1.00 at k = 2, 4")
-    assert "not one draft token was accepted" in text
+    # Six requests of five steps of 2 and 4 tokens: 6 x 5 x 6.
+    assert "none of 180 draft tokens was accepted" in text
+
+
+def test_a_handful_of_refused_drafts_is_only_a_warning():
+    few = summarise(
+        clean(1, accepted=0), ks=(4,), batches=(1,), domains=["edit"], objective=Objective()
+    )
+    found = Evidence(few, [], grid(6, batches=(1,), ks=(4,), domains=("edit",)))
+    assert texts(found)[0].startswith("warning: edit: acceptance_length is exactly 1.00")
 
 
 def test_a_drafter_that_never_drafts_is_an_alarm_of_its_own():

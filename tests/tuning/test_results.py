@@ -86,6 +86,13 @@ def test_where_nothing_pays_the_tuned_recipe_decodes_plainly(tmp_path):
     assert "'ngram' gained nothing that was certain" in path.read_text()
 
 
+def test_while_nothing_is_decided_the_tuned_recipe_is_the_recipe(tmp_path):
+    path = tmp_path / "tuned.yaml"
+    path.write_text(tuned_yaml(recipe(), results(count=1)))
+    assert load_recipe(str(path)) == recipe()
+    assert "Nothing is decided yet" in path.read_text()
+
+
 def test_an_unfinished_run_says_so_in_the_tuned_recipe():
     assert "# From an unfinished run: 4 of 9 rounds." in tuned_yaml(recipe(), results(planned=9))
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.summary import Cell
 
@@ -60,34 +59,34 @@ def _choose(batch: int, domain: str, cells: Sequence[Cell]) -> Choice:
 
 def overall(choices: Iterable[Choice]) -> list[Choice]:
     """The choices that a deployment of all domains together is made of, one per batch size."""
-    choices = list(choices)
-    domains = {choice.domain for choice in choices}
-    pooled = ALL_DOMAINS if len(domains) > 1 else next(iter(domains), ALL_DOMAINS)
-    return [choice for choice in choices if choice.domain == pooled]
+    return [choice for choice in choices if choice.best.pooled]
 
 
-def tuned_k(choices: Iterable[Choice], cells: Sequence[Cell]) -> int:
-    """One draft length for all batch sizes: of those chosen at some, the best over all; 0: off."""
+def tuned_k(choices: Iterable[Choice], cells: Sequence[Cell]) -> int | None:
+    """One draft length for all batch sizes: of those chosen at some, the best over all of them.
+
+    0: off at every batch size. None: too little was measured to say either.
+    """
     per_batch = overall(choices)
-    candidates = sorted({choice.k for choice in per_batch} - {PLAIN})
-    domain = per_batch[0].domain if per_batch else ALL_DOMAINS
+    candidates = sorted({choice.k for choice in per_batch if choice.verdict == "on"})
+    if not candidates:
+        return PLAIN if per_batch and all(c.verdict == "off" for c in per_batch) else None
 
     def mean_gain(k: int) -> float:
-        gains = [_gain(cell) for cell in cells if cell.domain == domain and cell.k == k]
+        gains = [_gain(cell) for cell in cells if cell.pooled and cell.k == k]
         return math.fsum(map(math.log, gains)) / len(gains)
 
-    return max(candidates, key=mean_gain, default=PLAIN)
+    return max(candidates, key=mean_gain)
 
 
 def verdict(choices: Sequence[Choice]) -> str:
     """One sentence a person can act on."""
     per_batch = overall(choices)
-    if not per_batch:
-        return "Nothing was measured."
     parts = [_setting(choice) for choice in per_batch if choice.verdict == "on"]
     for word in ("off", "undecided"):
         if batches := [str(c.batch_size) for c in per_batch if c.verdict == word]:
             parts.append(f"{word} at batch {_and(batches)}")
+    parts = parts or ["too little was measured for a verdict"]
     text = f"Over all prompts: {'; '.join(parts)}."
     # The pool can lose while a domain gains, and the person may serve just that domain.
     gains = [c for c in choices if c.verdict == "on" and c not in per_batch]

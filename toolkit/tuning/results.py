@@ -45,7 +45,7 @@ class Results:
         return verdict(self.choices)
 
     @property
-    def tuned_k(self) -> int:
+    def tuned_k(self) -> int | None:
         return tuned_k(self.choices, self.cells)
 
     def acceptance_by_position(

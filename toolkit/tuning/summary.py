@@ -26,6 +26,7 @@ class Cell:
 
     batch_size: int
     domain: str
+    pooled: bool  # over every domain of the grid
     k: int  # 0: plain decoding
     rounds: int
     requests: int
@@ -64,7 +65,15 @@ def summarise(
     if len(domains) > 1:
         pools.append((ALL_DOMAINS, list(domains)))
     return [
-        _cell(name, batch, k, [paired[batch, d] for d in members], objective, seed)
+        _cell(
+            name,
+            len(members) == len(domains),
+            batch,
+            k,
+            [paired[batch, domain] for domain in members],
+            objective,
+            seed,
+        )
         for batch in batches
         for name, members in pools
         if all((batch, domain) in paired for domain in members)
@@ -109,7 +118,13 @@ def _sums(round: Mapping[int, GroupRun], k: int) -> tuple[float, float, float, f
 
 
 def _cell(
-    name: str, batch: int, k: int, domains: list[Paired], objective: Objective, seed: int
+    name: str,
+    pooled: bool,
+    batch: int,
+    k: int,
+    domains: list[Paired],
+    objective: Objective,
+    seed: int,
 ) -> Cell:
     runs = [round[k] for domain in domains for round in domain]
     records = [record for run in runs for record in run.requests]
@@ -118,6 +133,7 @@ def _cell(
     return Cell(
         batch_size=batch,
         domain=name,
+        pooled=pooled,
         k=k,
         rounds=len(runs),
         requests=len(records),

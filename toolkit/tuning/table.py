@@ -23,6 +23,20 @@ COLUMNS = (
     "",
 )
 
+# The same for a terminal of 80 columns.
+_HEADS = (
+    "domain",
+    "k",
+    "accept.\nrate",
+    "accept.\nlength",
+    "TPOT\np50 ms",
+    "TPOT\np99 ms",
+    "tokens\n/s",
+    "speed\n-up",
+    "95 %\ninterval",
+    "",
+)
+
 
 def rows(cells: Sequence[Cell], choices: Sequence[Choice]) -> list[tuple[str, ...]]:
     """The cells of one batch size as text, in `COLUMNS`; the domain stands in its first line."""
@@ -70,12 +84,13 @@ def print_tables(results: Results) -> None:
     console = Console(highlight=False, width=None if terminal else 120)
     for batch in sorted({cell.batch_size for cell in results.cells}):
         table = Table(
-            box=box.SIMPLE if terminal else None,
+            box=box.SIMPLE_HEAD if terminal else None,
             title=f"batch size {batch}",
             title_justify="left",
+            padding=(0, 1, 0, 0),
             pad_edge=False,
         )
-        for name in COLUMNS:
+        for name in _HEADS:
             left = name in ("domain", "")
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
         cells = [cell for cell in results.cells if cell.batch_size == batch]

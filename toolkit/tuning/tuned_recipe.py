@@ -10,8 +10,10 @@ from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.results import Results
 
 
-def tuned_recipe(recipe: Recipe, k: int) -> Recipe:
-    """`recipe` with the draft length that was measured; without a drafter where none pays."""
+def tuned_recipe(recipe: Recipe, k: int | None) -> Recipe:
+    """`recipe` with the draft length that won; without a drafter where none pays (0)."""
+    if k is None:
+        return recipe
     if k == PLAIN:
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
@@ -30,6 +32,8 @@ def tuned_yaml(recipe: Recipe, results: Results) -> str:
             f"{results.outcome.planned} rounds."
         )
     lines += [f"Batch {c.batch_size}: {c.verdict}: {c.reason}." for c in overall(results.choices)]
+    if k is None:
+        lines.append("Nothing is decided yet, so nothing was changed.")
     if k == PLAIN:
         lines.append(
             f"The drafter {recipe.speculation.drafter!r} gained nothing that was certain, so it is "
