@@ -119,12 +119,13 @@ def test_without_a_recipe_it_takes_the_one_here_or_the_one_built_last(
     assert ended.value.code == 2
     assert "nothing was built in this store yet" in capsys.readouterr().err
 
-    tune(place, tmp_path / "out", "--batch", "2")
+    tune(place, tmp_path / "out", "--batch", "2", "--k", "2")
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["tune", "--store", str(place / "store"), "--json", "--set", "tune.batch=2"])
     said = capsys.readouterr()
     assert "tuning the recipe that was built last: tiny" in said.err
+    assert json.loads(said.out)["recipe"]["tune"]["k"] == [2, 3]  # as it was written
     assert json.loads(said.out)["complete"]
     assert (tmp_path / "spectool-results" / "tiny" / "tuned.yaml").is_file()
 

@@ -23,6 +23,7 @@ from toolkit.commands.options import (
 
 if TYPE_CHECKING:
     from toolkit.backends.runtime import Runtime
+    from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
     from toolkit.measure.prompts import PromptSet
     from toolkit.recipe.schema import Recipe
@@ -71,10 +72,12 @@ def tune(
     the same command goes on from there. A k above the recipe's max_draft_len may be tried; the
     tuned recipe gets the one that won.
     """
+    from toolkit.backends.runtime import open_runtime
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.store import Store
     from toolkit.tuning.output import results_directory
-    from toolkit.tuning.setup import check, with_options
+    from toolkit.tuning.session import identify
+    from toolkit.tuning.setup import check, for_every_k, with_options
 
     where = Store(store)
     options = {
@@ -92,7 +95,10 @@ def tune(
     sets = load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
     check(found, sets)
     with results_directory(out or Path("spectool-results") / found.name) as directory:
-        runtime, identity = _open(found, where, threads, offline_or_environment(offline))
+        # Built as the recipe stands: what this run measures is no business of the next command.
+        built = replace(_build(original, where, offline_or_environment(offline)), recipe=found)
+        runtime = open_runtime(replace(built, recipe=for_every_k(found)), threads=threads)
+        identity = identify(built, threads=threads)
         results = _measure(found, sets, runtime, identity, directory, fresh=fresh)
         if results is not None:
             _say(results, original, directory, as_json)
@@ -120,23 +126,15 @@ def _recipe(name: str | None, overrides: Sequence[str], store: Store) -> Recipe:
         return load_recipe(str(path), overrides)
 
 
-def _open(
-    recipe: Recipe, store: Store, threads: int | None, offline: bool | None
-) -> tuple[Runtime, dict[str, Any]]:
-    """The models at work, built first where they are missing, and what identifies the run."""
-    from toolkit.backends.runtime import open_runtime
+def _build(recipe: Recipe, store: Store, offline: bool | None) -> BuiltModels:
     from toolkit.execute import build
     from toolkit.plan import make_plan
-    from toolkit.tuning.session import identity
-    from toolkit.tuning.setup import for_every_k
 
     def report(made: Made) -> None:
         if not made.entry.cached:
             typer.echo(f"built {made.artefact.kind}/{made.entry.digest}", err=True)
 
-    built = build(make_plan(recipe, store), store, offline=offline, report=report)
-    runtime = open_runtime(replace(built, recipe=for_every_k(recipe)), threads=threads)
-    return runtime, identity(built, threads=threads)
+    return build(make_plan(recipe, store), store, offline=offline, report=report)
 
 
 def _measure(

@@ -38,7 +38,7 @@ class Outcome:
         return len(self.rounds) == self.planned
 
 
-def identity(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
+def identify(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
     """Everything that changes a measured number, apart from the prompts of a round."""
     options, tune = built.recipe.speculation, built.recipe.tune
     return {
