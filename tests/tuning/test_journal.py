@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tuning.made_runs import round_of
-from toolkit.errors import InputError
+from toolkit.errors import InputError, RunError
 from toolkit.tuning.journal import Journal
 
 SETTINGS = {"engines": {"target": "abc"}, "k": [2, 4]}
@@ -71,3 +71,10 @@ def test_clear_starts_over(tmp_path):
     journal.append("one", ROUND)
     journal.clear()
     assert journal.load() == {}
+
+
+def test_a_full_disk_is_a_sentence(tmp_path):
+    journal = Journal(tmp_path, SETTINGS)
+    journal.path.symlink_to("/dev/full")
+    with pytest.raises(RunError, match="No space left on device; the rounds before this one"):
+        journal.append("one", ROUND)

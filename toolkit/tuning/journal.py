@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import InputError
+from toolkit.errors import InputError, RunError
 from toolkit.measure.records import GroupRun
 from toolkit.store import digest
 
@@ -52,14 +52,20 @@ class Journal:
     def append(self, key: str, runs: Sequence[GroupRun]) -> None:
         """Write one finished round through to the disk."""
         line = {"round": key, "runs": [run.to_json() for run in runs]}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            if file.tell() == 0:
-                head = {"schema": SCHEMA, "digest": self.digest, "settings": self.settings}
-                file.write(json.dumps(head) + "\n")
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                if file.tell() == 0:
+                    head = {"schema": SCHEMA, "digest": self.digest, "settings": self.settings}
+                    file.write(json.dumps(head) + "\n")
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: {error.strerror}; the rounds before this one are kept, "
+                "and the same command goes on from there"
+            ) from None
 
     def _parse(self, line: bytes, number: int) -> tuple[str, list[GroupRun]]:
         try:
