@@ -31,6 +31,7 @@ class FakeTableModel:
         self.max_batch_size = max_batch_size
         self.cache: dict[int, list[int]] = {}
         self.forwards: list[list[int]] = []  # tokens per sequence of every pass
+        self.nothing = np.empty((0, self.vocab_size), np.float32)
         self._next = 0
 
     def open(self) -> int:
@@ -65,8 +66,8 @@ class FakeTableModel:
         assert len(cache) <= self.max_seq_len
         ends = range(len(cache) - step.rows + 1, len(cache) + 1)
         padded = [0] * self.order + cache
-        rows = [self.table[tuple(padded[end : end + self.order])] for end in ends]
-        return np.stack(rows) if rows else np.empty((0, self.vocab_size), np.float32)
+        context = [[padded[end + i] for end in ends] for i in range(self.order)]
+        return self.table[tuple(map(np.array, context))] if step.rows else self.nothing
 
 
 def random_table(

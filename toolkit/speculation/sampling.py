@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import blake2b
+from math import isfinite
 from struct import pack
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ def most_likely(
 ) -> list[int]:  # [R], the first of equals
     """The greedy choice of every row."""
     tokens = logits.argmax(axis=1)
-    _require_finite(logits[np.arange(len(tokens)), tokens])
+    _require_finite(logits[np.arange(len(tokens)), tokens].sum())
     return [int(token) for token in tokens]
 
 
@@ -87,7 +88,7 @@ def distribution(
 ) -> Floats:  # [V]
     """One row of `probabilities`."""
     probs: Floats = logits.astype(np.float64)
-    highest = probs.max()
+    highest = float(probs.max())
     _require_finite(highest)
     probs -= highest
     probs /= params.temperature
@@ -110,9 +111,9 @@ def _nucleus(probs: Floats, top_p: float) -> Floats:
     return probs
 
 
-def _require_finite(highest: Any) -> None:
+def _require_finite(highest: float) -> None:
     """The largest of a row is nan or inf exactly when the row has nan or +inf in it."""
-    if not np.isfinite(highest).all():
+    if not isfinite(highest):
         raise RunError(
             "the model's logits are not finite; use a wider dtype (bfloat16 or float32) or "
             "check the converted weights"
@@ -124,9 +125,9 @@ def draw(
     u: float,  # in [0, 1)
 ) -> int:
     """The inverse CDF of one uniform; a token of weight zero never comes out."""
-    cumulative = np.cumsum(weights)
+    cumulative = weights.cumsum()
     # The first index whose sum is strictly above u * total has a positive weight of its own.
-    token = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    token = int(cumulative.searchsorted(u * cumulative[-1], side="right"))
     if token < len(weights):
         return token
     return int(np.flatnonzero(weights)[-1])  # u * total was rounded up to total
