@@ -193,10 +193,12 @@ def test_shards_and_one_file_convert_to_the_same_bytes(tmp_path):
         assert (one / name).read_bytes() == (three / name).read_bytes()
 
 
-def test_blocks_are_small_whatever_the_tensor(tmp_path, monkeypatch):
-    whole = converted(tmp_path, out="whole", spec={"parallel": Parallel(tp=2)})
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_are_small_whatever_the_tensor(tmp_path, monkeypatch, dtype):
+    spec = {"parallel": Parallel(tp=2), "dtype": dtype}
+    whole = converted(tmp_path, out="whole", spec=spec)
     monkeypatch.setattr("toolkit.checkpoint.write.BLOCK", 1000)  # three rows of 64 float32 values
-    blocks = converted(tmp_path, out="blocks", spec={"parallel": Parallel(tp=2)})
+    blocks = converted(tmp_path, out="blocks", spec=spec)
     for name in ("rank0.safetensors", "rank1.safetensors"):
         assert (whole / name).read_bytes() == (blocks / name).read_bytes()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from toolkit.checkpoint.interfaces import ALL, Source, TensorInfo
+from toolkit.checkpoint.interfaces import ALL, Source, Stored, TensorInfo
 from toolkit.checkpoint.safetensors_file import Span, read_header, read_rows
 from toolkit.errors import CheckpointError
 
@@ -41,6 +41,10 @@ class DirectorySource(Source):
     def read(self, name: str, rows: slice = ALL, columns: slice = ALL) -> NDArray[Any]:
         path, span = self._spans[name]
         return read_rows(path, span, rows, columns)
+
+    def stored(self, name: str) -> Stored:
+        path, span = self._spans[name]
+        return Stored(path, span.start, span.dtype.name)
 
     def tokenizer_files(self, out: Path) -> None:
         if not (self.directory / "tokenizer.json").is_file():

@@ -22,6 +22,15 @@ class TensorInfo:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a tensor's bytes lie, row after row, exactly as `read` would return them."""
+
+    path: Path
+    start: int
+    dtype: str
+
+
 class Source(ABC):
     """Weights under Hugging Face's names, whatever file they come from."""
 
@@ -32,6 +41,10 @@ class Source(ABC):
     @abstractmethod
     def read(self, name: str, rows: slice = ALL, columns: slice = ALL) -> NDArray[Any]:
         """Part of one tensor; only the rows asked for are read. Rows and columns have step 1."""
+
+    def stored(self, name: str) -> Stored | None:
+        """For copying without reading; None where the tensor exists only once it is read."""
+        return None
 
     @abstractmethod
     def tokenizer_files(self, out: Path) -> None:
