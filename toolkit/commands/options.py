@@ -30,7 +30,7 @@ RecipeArgument = Annotated[
 OptionalRecipe = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RECIPE]",
+        metavar="RECIPE",
         help="Recipe; default: ./recipe.yaml, else the one built last.",
         autocompletion=complete_recipe,
     ),
