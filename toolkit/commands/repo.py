@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -40,9 +41,14 @@ def repo(
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
     from toolkit.serving.lint import lint, raise_errors
-    from toolkit.serving.repository import repository_manifest, write_repository
+    from toolkit.serving.repository import (
+        check_replaceable,
+        repository_manifest,
+        write_repository,
+    )
     from toolkit.store import Store
 
+    check_replaceable(out, force)  # now, not after minutes of building
     where = Store(store)
     plan = make_plan(load_recipe(recipe, override or ()), where)
     built = build(plan, where, offline=offline_or_environment(offline))
@@ -55,4 +61,4 @@ def repo(
         print(json.dumps(found))
         return
     print(f"{written}: layout {manifest['layout']}, models {', '.join(models)}")
-    print(f"next: spectool serve {out}")
+    print(f"next: spectool serve {shlex.quote(str(out))}")

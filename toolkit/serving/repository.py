@@ -31,7 +31,7 @@ def write_repository(
     without, it points at the store.
     """
     out = out.expanduser().absolute()
-    _check_replaceable(out, force)
+    check_replaceable(out, force)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.building-"))
@@ -116,7 +116,8 @@ def _digest(engine_dir: Path) -> str | None:
         return None
 
 
-def _check_replaceable(out: Path, force: bool) -> None:
+def check_replaceable(out: Path, force: bool) -> None:
+    """InputError unless `out` is free, or a repository of ours that nobody edited (or `force`)."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: a file; a repository is a directory")
     if not out.is_dir() or not any(out.iterdir()):

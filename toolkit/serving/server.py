@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from toolkit.serving.ports import check_free, listens
 from toolkit.serving.server_log import LogTail, reasons
 from toolkit.serving.triton_wheel import TritonWheel, find_triton, server_environment
 
+_RUN_DIR = "spectool-triton-"
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -127,18 +129,23 @@ class TritonServer:
         run_dir, self._run_dir = self._run_dir, None
         if run_dir is not None:
             shutil.rmtree(run_dir / "backends", ignore_errors=True)
+            (run_dir / "models").unlink(missing_ok=True)
             if not (keep_log and self.log.is_relative_to(run_dir)):
                 shutil.rmtree(run_dir, ignore_errors=True)
 
     def _launch(self, wheel: TritonWheel) -> None:
-        self._run_dir = Path(tempfile.mkdtemp(prefix="spectool-triton-"))
+        _remove_stale_run_dirs()
+        prefix = f"{_RUN_DIR}{os.getpid()}-"
+        self._run_dir = Path(tempfile.mkdtemp(dir=_plain_directory(), prefix=prefix))
         self.log = self._chosen_log or self._run_dir / "server.log"
         backends = self._run_dir / "backends"
         wheel.link_backends(backends)
+        models = self._run_dir / "models"
+        models.symlink_to(self.repository.absolute(), target_is_directory=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_file = self.log.open("wb")
         self._process = subprocess.Popen(
-            self._command(wheel, backends),
+            self._command(wheel, backends, models),
             env=server_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
@@ -149,11 +156,11 @@ class TritonServer:
         if self._show_log:
             self._tail = LogTail(self.log)
 
-    def _command(self, wheel: TritonWheel, backends: Path) -> list[str]:
+    def _command(self, wheel: TritonWheel, backends: Path, models: Path) -> list[str]:
         address = self.address
         return [
             str(wheel.executable),
-            f"--model-repository={self.repository}",
+            f"--model-repository={models}",
             f"--backend-directory={backends}",
             f"--http-address={address.host}",
             f"--http-port={address.http_port}",
@@ -201,6 +208,24 @@ class TritonServer:
         """A message with the reasons that the log gives."""
         found = reasons(self.log)
         return "\n".join([what, *(f"  {line}" for line in found), f"log: {self.log}"])
+
+
+def _remove_stale_run_dirs() -> None:
+    """Those of killed processes; one with a log alone is there to be read."""
+    for path in Path(_plain_directory()).glob(f"{_RUN_DIR}*"):
+        pid = path.name.removeprefix(_RUN_DIR).partition("-")[0]
+        if (path / "models").is_symlink() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _plain_directory() -> str:
+    """A temporary directory whose name a shell leaves alone.
+
+    Triton starts a model's stub through a shell command without quotes: a space in the path of the
+    repository or of the backend makes it wait for ever. Both are reached by links from here.
+    """
+    chosen = tempfile.gettempdir()
+    return chosen if re.fullmatch(r"[\w./+-]+", chosen, re.ASCII) else "/tmp"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -73,7 +73,6 @@ def server_environment() -> dict[str, str]:
     _prepend(environment, "PATH", str(Path(sys.executable).parent))
     if library_dir := sysconfig.get_config_var("LIBDIR"):
         _prepend(environment, "LD_LIBRARY_PATH", library_dir)
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a repository is not ours to write in
     environment.pop("PYTHONHOME", None)
     return environment
 
