@@ -53,7 +53,7 @@ class Tokenizer:
         template: str | None,
     ) -> None:
         self._backend = backend
-        self._template = template
+        self.chat_template = template
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.bos_token = _content(config.get("bos_token"))
         self.eos_token = _content(config.get("eos_token"))
@@ -80,11 +80,11 @@ class Tokenizer:
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins."""
-        if self._template is None:
+        if self.chat_template is None:
             return self.encode("\n".join(message["content"] for message in messages))
         special = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
         # The template writes the special tokens itself.
-        return self.encode(render_chat(self._template, messages, special), add_special=False)
+        return self.encode(render_chat(self.chat_template, messages, special), add_special=False)
 
     def stream(self) -> TextStream:
         return TextStream(self.decode, bytewise=self._bytewise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,20 @@ class HeadFile(Source):
 def open_heads(spec: HeadSpec, *, offline: bool | None = None) -> Source:
     """The heads' tensors, fetched first where they lie on the hub."""
     head: Head = HEADS[spec.kind]
-    directory = _directory(spec, offline)
-    path = _weights(head, directory, spec.checkpoint)
-    if path is None:
-        return DirectorySource(directory, spec.checkpoint)
-    return HeadFile(path, spec.checkpoint)
+    return open_head_files(spec.checkpoint, spec.revision, head.files, offline=offline)
+
+
+def open_head_files(
+    checkpoint: str,
+    revision: str | None,
+    files: Sequence[str] = ("model.safetensors", "pytorch_model.bin"),
+    *,
+    offline: bool | None = None,
+) -> Source:
+    """The same for heads that are not converted, only looked at."""
+    directory = _directory(checkpoint, revision, files, offline)
+    path = _weights(files, directory, checkpoint)
+    return DirectorySource(directory, checkpoint) if path is None else HeadFile(path, checkpoint)
 
 
 def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, Any] | None:
@@ -58,46 +68,46 @@ def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, A
     from toolkit.checkpoint import fetch
     from toolkit.checkpoint.hashes import content_hashes
 
-    if _kind(spec) == "hub":
+    if _kind(spec.checkpoint) == "hub":
         commit = fetch.hub_commit(spec.checkpoint, spec.revision)
         return {"hub": spec.checkpoint, "commit": commit} if commit else None
     directory = Path(spec.checkpoint).expanduser()
-    path = _weights(HEADS[spec.kind], directory, spec.checkpoint)
+    path = _weights(HEADS[spec.kind].files, directory, spec.checkpoint)
     files = content_files(directory, spec.checkpoint) if path is None else [path]
     config = directory / "config.json"
     files += [config] if config.is_file() and config not in files else []
     return {"files": content_hashes(files, (store or Store()).root)}
 
 
-def _kind(spec: HeadSpec) -> str:
-    kind = kind_of(spec.checkpoint)
+def _kind(checkpoint: str) -> str:
+    kind = kind_of(checkpoint)
     if kind not in ("directory", "hub"):
         raise InputError(
-            f"heads {spec.checkpoint!r}: expected a directory with the heads' weights, or a hub id"
+            f"heads {checkpoint!r}: expected a directory with the heads' weights, or a hub id"
         )
     return kind
 
 
-def _directory(spec: HeadSpec, offline: bool | None) -> Path:
+def _directory(
+    checkpoint: str, revision: str | None, files: Sequence[str], offline: bool | None
+) -> Path:
     from toolkit.checkpoint import fetch
 
-    if _kind(spec) == "directory":
-        return Path(spec.checkpoint).expanduser()
+    if _kind(checkpoint) == "directory":
+        return Path(checkpoint).expanduser()
     away = is_offline() if offline is None else offline
-    return fetch.hub_snapshot(
-        spec.checkpoint, spec.revision, offline=away, also=HEADS[spec.kind].files
-    )
+    return fetch.hub_snapshot(checkpoint, revision, offline=away, also=files)
 
 
-def _weights(head: Head, directory: Path, name: str) -> Path | None:
+def _weights(files: Sequence[str], directory: Path, name: str) -> Path | None:
     """The heads' own file; None where a Hugging Face model directory holds them."""
-    named = [file for file in head.files if (directory / file).is_file()]
+    named = [file for file in files if (directory / file).is_file()]
     for file in named:
         if file != "model.safetensors":
             return directory / file if _last_resort(file, directory) else None
     if named or _has_safetensors(directory):
         return None
-    raise CheckpointError(name, [f"no weights; expected {' or '.join(head.files)}"])
+    raise CheckpointError(name, [f"no weights; expected {' or '.join(files)}"])
 
 
 def _last_resort(file: str, directory: Path) -> bool:

@@ -1,0 +1,144 @@
+"""Everything that the checks look at: headers, config files and tokenizers, nothing heavy."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.config import checkpoint_config, family_of
+from toolkit.checkpoint.convert import placed
+from toolkit.checkpoint.heads.combine import combine
+from toolkit.checkpoint.heads.head import HeadSpec, head_of
+from toolkit.checkpoint.heads.source import open_head_files, open_heads
+from toolkit.checkpoint.interfaces import Source
+from toolkit.checkpoint.source import open_source
+from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer, write_tokenizer
+from toolkit.checkpoint.write import Part
+from toolkit.engine.trtllm.directory import TrtEngine, read_engine
+from toolkit.errors import CheckpointError, InputError, SpectoolError
+from toolkit.preflight.report import Report
+from toolkit.recipe.release import Release, release
+from toolkit.recipe.schema import ModelSpec, Recipe
+from toolkit.registry import DRAFTERS
+from toolkit.store import Store
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A checkpoint as it would be written: config.json and every tensor's parts."""
+
+    config: Mapping[str, Any]
+    tensors: Mapping[str, list[Part]]
+
+
+@dataclass
+class Facts:
+    """What could be opened; what could not is in the report already."""
+
+    recipe: Recipe
+    sources: dict[str, Source] = field(default_factory=dict)  # by role
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)  # without heads
+    tokenizers: dict[str, Tokenizer] = field(default_factory=dict)
+    heads: Source | None = None
+    engines: dict[str, TrtEngine] = field(default_factory=dict)
+    repository: Path | None = None
+    gpu: str | None = None
+    gpu_memory: float | None = None  # GiB
+    _placed: dict[str, Placed | CheckpointError] = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        return self.recipe.models()
+
+    @cached_property
+    def head(self) -> HeadSpec | None:
+        """The heads that are converted into the target's checkpoint."""
+        return head_of(self.recipe)
+
+    @cached_property
+    def release(self) -> Release:
+        return release(self.recipe.tensorrt_llm) or (1, 2)
+
+    def placed(self, role: str) -> Placed:
+        """The checkpoint of `role`, heads included; CheckpointError with all its problems."""
+        if role not in self._placed:
+            try:
+                self._placed[role] = self._place(role)
+            except CheckpointError as error:
+                self._placed[role] = error
+        found = self._placed[role]
+        if isinstance(found, CheckpointError):
+            raise found
+        return found
+
+    def _place(self, role: str) -> Placed:
+        source, model, config = self.sources[role], self.models[role], self.configs[role]
+        if role == "target" and self.head and self.heads:
+            whole = combine(source, self.heads, model, self.head)
+            return Placed(whole.config, whole.tensors)
+        return Placed(config, placed(source, family_of(source.config, model), config, model))
+
+
+def gather(
+    recipe: Recipe,
+    store: Store,
+    report: Report,
+    *,
+    offline: bool | None = None,
+    engines: Mapping[str, Path] | None = None,
+    repository: Path | None = None,
+    gpu: str | None = None,
+    gpu_memory: float | None = None,
+) -> Facts:
+    """Open everything that the recipe names; what cannot be opened goes into the report."""
+    facts = Facts(recipe, repository=repository, gpu=gpu, gpu_memory=gpu_memory)
+    for role, model in recipe.models().items():
+        try:
+            source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
+            facts.sources[role] = source
+            facts.configs[role] = checkpoint_config(source.config, model)
+        except SpectoolError as error:
+            report.add(role, error)
+    _open_heads(facts, report, offline)
+    _open_tokenizers(facts, report)
+    for role, directory in (engines or {}).items():
+        try:
+            facts.engines[role] = read_engine(directory)
+        except InputError as error:
+            report.add(f"{role} engine", error)
+    return facts
+
+
+def _open_heads(facts: Facts, report: Report, offline: bool | None) -> None:
+    options = facts.recipe.speculation
+    named = DRAFTERS[options.drafter].heads(options)
+    # A drafter whose heads are not converted still has some that can be looked at.
+    named = named or getattr(options, "heads", None)
+    if named is None:
+        return
+    try:
+        facts.heads = (
+            open_heads(facts.head, offline=offline)
+            if facts.head
+            else open_head_files(named.checkpoint, named.revision, offline=offline)
+        )
+    except SpectoolError as error:
+        report.add("heads", error)
+
+
+def _open_tokenizers(facts: Facts, report: Report) -> None:
+    with tempfile.TemporaryDirectory(prefix="spectool-check-") as area:
+        for role, source in facts.sources.items():
+            directory = Path(area) / role
+            try:
+                write_tokenizer(source, directory)
+                facts.tokenizers[role] = load_tokenizer(directory)
+            except CheckpointError as error:
+                report.add(f"{role} tokenizer", error)
+            except InputError as error:  # about the copy; the user knows the source
+                named = str(error).replace(str(directory), source.name)
+                report.add(f"{role} tokenizer", InputError(named))
