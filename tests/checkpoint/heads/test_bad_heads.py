@@ -136,8 +136,8 @@ def test_heads_that_the_ranks_do_not_divide_are_refused(tmp_path):
     [
         ("medusa", "gemma", (1, 2), "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"),
         ("eagle", "qwen2", (1, 2), "LlamaForCausalLM, MistralForCausalLM"),
-        ("redrafter", "qwen2", (0, 16), "LlamaForCausalLM"),
-        ("redrafter", "mistral", (1, 2), "LlamaForCausalLM, Qwen2ForCausalLM"),
+        ("redrafter", "qwen2", (0, 16), "LlamaForCausalLM, MistralForCausalLM"),
+        ("redrafter", "qwen3", (1, 2), "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"),
     ],
 )
 def test_targets_that_the_release_has_no_such_model_for(tmp_path, kind, family, release, allowed):

@@ -23,6 +23,7 @@ from toolkit.errors import CheckpointError
 from toolkit.recipe.release import Release
 
 TARGETS = ("LlamaForCausalLM", "MistralForCausalLM")
+HEAD_DIM: Release = (1, 0)  # since then config.json says head_dim beside head_size
 _HF = "model.layers.{i}."
 _TRT = "transformer.layers.{i}."
 # Files name decoder layers with and without a prefix; ModelOpt's hold the target as well.
@@ -54,6 +55,7 @@ class EagleHead(Head):
 
     files = ("model.safetensors", "pytorch_model.bin", "model.pt")
     prefix = "eagle_module."
+    changed_in = (HEAD_DIM,)
 
     def architecture(self, base: str, release: Release) -> str | None:
         return "EagleForCausalLM" if base in TARGETS else None
@@ -216,7 +218,7 @@ def _config(
     common = {key: value for key, value in base.items() if key != "tie_word_embeddings"}
     # Without experts the mode is never read; this is what every upstream checkpoint says.
     common["moe"] = {**base["moe"], "normalization_mode": 1}
-    head_dim = spec.release >= (1, 0)
+    head_dim = spec.release >= HEAD_DIM
     net = {
         **common,
         "architecture": "LlamaForCausalLM",

@@ -55,6 +55,8 @@ class Head(ABC):
     files: ClassVar[tuple[str, ...]]  # where the weights may be, safetensors first
     # Names of a file that holds target and heads together, as NVIDIA ModelOpt writes them.
     prefix: ClassVar[str]
+    # Releases since which config.json says it in another way.
+    changed_in: ClassVar[tuple[Release, ...]] = ()
 
     @abstractmethod
     def architecture(self, base: str, release: Release) -> str | None:
@@ -67,6 +69,12 @@ class Head(ABC):
     def targets(self, release: Release) -> list[str]:
         """The architectures that this kind can draft for."""
         return [name for name in FAMILIES if self.architecture(name, release)]
+
+
+def heads_form(spec: HeadSpec) -> dict[str, Any]:
+    """What decides the bytes beside the heads' own: part of the checkpoint's digest."""
+    changes = sum(spec.release >= change for change in HEADS[spec.kind].changed_in)
+    return {"kind": spec.kind, "fields": dict(spec.fields), "form": changes}
 
 
 def head_of(recipe: Recipe) -> HeadSpec | None:

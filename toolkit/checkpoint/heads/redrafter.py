@@ -23,6 +23,7 @@ _SIZES = ("hidden_size", "exit_dim", "num_draft_layers")
 _BY_FAMILY = (1, 0)
 ARCHITECTURES = {
     "LlamaForCausalLM": "ReDrafterForLLaMALM",
+    "MistralForCausalLM": "ReDrafterForLLaMALM",  # Llama's class builds Mistral as well
     "Qwen2ForCausalLM": "ReDrafterForQWenLM",
 }
 
@@ -32,11 +33,13 @@ class ReDrafterHead(Head):
 
     files = ("model.safetensors", "model.pt")
     prefix = "drafter."
+    changed_in = (_BY_FAMILY,)
 
     def architecture(self, base: str, release: Release) -> str | None:
         if release >= _BY_FAMILY:
             return ARCHITECTURES.get(base)
-        return "ReDrafterForCausalLM" if base == "LlamaForCausalLM" else None
+        only_llama = ARCHITECTURES.get(base) == "ReDrafterForLLaMALM"
+        return "ReDrafterForCausalLM" if only_llama else None
 
     def plan(self, heads: Source, base: Mapping[str, Any], spec: HeadSpec) -> HeadPlan:
         sizes = {key: heads.config.get(key) for key in _SIZES}
