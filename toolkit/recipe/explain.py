@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from toolkit.errors import did_you_mean
+from toolkit.recipe.other_words import OTHER_WORDS
 from toolkit.recipe.schema import Recipe
 from toolkit.recipe.yaml_lines import KeyPath, Problem, Where
 from toolkit.registry import DRAFTERS
@@ -72,6 +73,8 @@ def shown(value: Any) -> str:
 
 def _text(detail: ErrorDetails, path: KeyPath, data: Mapping[str, Any]) -> str:
     if detail["type"] == "extra_forbidden":
+        if said := OTHER_WORDS.get(str(path[-1])):
+            return f"unknown key; a recipe says it in {said}"
         known = keys_at(path[:-1], data)
         hint = did_you_mean(str(path[-1]), known)
         return "unknown key" + (hint or f" (known: {', '.join(known)})")
