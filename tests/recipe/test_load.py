@@ -1,5 +1,7 @@
 """Layers, overrides, and every problem of a recipe at once with its place."""
 
+import re
+
 import pytest
 import yaml
 from hypothesis import given
@@ -50,7 +52,7 @@ def test_all_problems_come_at_once_with_path_line_found_and_allowed(write):
     path = write(
         """\
 name: my name
-backend: tensorrt
+backend: pytorch
 target:
   pth: x
   chekpoint: y
@@ -70,7 +72,7 @@ serve: {layout: [bls]}
     )
     assert problems(path) == [
         "name: 'my name' does not match ^[A-Za-z0-9][A-Za-z0-9._-]*$ (line 1)",
-        "backend: 'tensorrt' is not in this version of spectool (it has: cpu) (line 2)",
+        "backend: 'pytorch' is not in this version of spectool (it has: cpu, tensorrt) (line 2)",
         "target.checkpoint: required (line 3)",
         "target.pth: unknown key (known: checkpoint, revision, dtype, quantization, parallel, "
         "layers, trust_remote_code) (line 4)",
@@ -181,6 +183,26 @@ def test_single_mistakes(write, line, says):
     found = problems(write(f"{kept}\n{line}\n"))
     assert len(found) == 1
     assert found[0].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "problem"),
+    [
+        ("{policy: schedule}", "empty; policy: schedule needs entries"),
+        ("{schedule: [{batch: 1, draft_len: 2}]}", "has no meaning with policy: fixed"),
+        (
+            "{policy: schedule, schedule: [{batch: 4, draft_len: 0}, {batch: 1, draft_len: 2}]}",
+            "batch sizes [4, 1] must ascend",
+        ),
+        (
+            "{policy: schedule, schedule: [{batch: 1, draft_len: 9}]}",
+            "9 is above max_draft_len (6)",
+        ),
+    ],
+)
+def test_a_schedule_must_make_sense(write, lengths, problem):
+    with pytest.raises(RecipeError, match=re.escape(problem)):
+        load_recipe(write(GOOD + f"  draft_length: {lengths}\n"))
 
 
 def test_the_smallest_draft_length_must_fit(write):

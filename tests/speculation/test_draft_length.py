@@ -3,7 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.recipe.schema import DraftLength, Speculation
-from toolkit.speculation.draft_length import POLICIES, Adaptive, Fixed, draft_length_policy
+from toolkit.speculation.draft_length import (
+    POLICIES,
+    Adaptive,
+    Fixed,
+    Schedule,
+    draft_length_policy,
+)
 
 
 def options(policy, **lengths):
@@ -25,6 +31,16 @@ def test_every_policy_that_a_recipe_may_name_exists():
 def test_fixed_never_moves():
     assert Fixed(4).first() == 4
     assert Fixed(4).following(4, 4, 0) == Fixed(4).following(4, 4, 4) == 4
+
+
+@pytest.mark.parametrize(("active", "now"), [(1, 6), (2, 6), (3, 2), (7, 2), (8, 0), (99, 0)])
+def test_a_schedule_goes_by_the_number_of_active_requests(active, now):
+    entries = [{"batch": 2, "draft_len": 6}, {"batch": 3, "draft_len": 2}]
+    entries += [{"batch": 8, "draft_len": 0}]
+    policy = draft_length_policy(options("schedule", schedule=entries))
+    assert policy == Schedule(((2, 6), (3, 2), (8, 0)))
+    assert policy.first() == 6
+    assert policy.now(6, active) == now  # below the smallest entry: the smallest entry
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """On, off or undecided; and what the verdict says."""
 
+from dataclasses import replace
+
 from tests.tuning.made_runs import rounds_of
 from toolkit.recipe.schema import Objective
-from toolkit.tuning.choose import choose, tuned_k, verdict
+from toolkit.tuning.choose import choose, schedule, verdict
 from toolkit.tuning.summary import summarise
 
 
@@ -24,7 +26,7 @@ def test_off_when_no_interval_lies_above_one():
     assert (choice.verdict, choice.k) == ("off", 0)
     assert "k = 2 comes to 1.00" in choice.reason  # the one that came nearest
     assert verdict([choice]) == "Over all prompts: off at batch 1."
-    assert tuned_k([choice], cells) == 0
+    assert schedule([choice]) == [(1, 0)]
 
 
 def test_a_tie_goes_to_the_shorter_draft():
@@ -36,10 +38,10 @@ def test_undecided_with_a_single_round():
     cells = summary(rounds_of({0: [10], 2: [5], 4: [5]}))
     (choice,) = choose(cells)
     assert (choice.verdict, choice.k) == ("undecided", 0)
-    assert tuned_k([choice], cells) is None  # not knowing is no reason to turn it off
+    assert schedule([choice]) is None  # not knowing is no reason to turn it off
 
 
-def test_one_draft_length_for_all_batches_is_the_best_over_all_of_them():
+def test_every_batch_size_gets_the_draft_length_that_won_there():
     rounds = {
         # Batch 1: k = 4 three times as fast, k = 2 twice.
         **rounds_of(*[{0: [12], 2: [6], 4: [4]}] * 3),
@@ -49,8 +51,8 @@ def test_one_draft_length_for_all_batches_is_the_best_over_all_of_them():
     cells = summary(rounds, batches=(1, 2))
     choices = choose(cells)
     assert [choice.k for choice in choices] == [4, 2]
-    # Geometric means over both: k = 4 sqrt(3 / 3) = 1, k = 2 sqrt(2 x 1.5) = 1.73.
-    assert tuned_k(choices, cells) == 2
+    assert schedule(choices) == [(1, 4), (2, 2)]
+    assert schedule([choices[0], replace(choices[0], batch_size=2)]) == [(1, 4)]  # no change
 
 
 def test_the_verdict_names_the_domain_that_gains_although_the_rest_loses():
@@ -84,7 +86,7 @@ def test_a_domain_without_any_round_leaves_the_pool_open():
     cells = summary(rounds_of(*[{0: [10], 2: [5], 4: [4]}] * 3), domains=("edit", "chat"))
     choices = choose(cells)
     assert [(choice.domain, choice.k) for choice in choices] == [("edit", 4)]
-    assert tuned_k(choices, cells) is None
+    assert schedule(choices) is None
     assert verdict(choices) == (
         "Over all prompts: too little was measured for a verdict. "
         "Speculation helps most on edit: k = 4 at batch 1 (2.50x, 2.50 to 2.50)."

@@ -10,13 +10,14 @@ import pytest
 from tests.tuning.made_runs import rounds_of
 from tests.tuning.test_grid import grid
 from toolkit.errors import InputError
-from toolkit.recipe.load import load_recipe
+from toolkit.recipe.load import dump_recipe, load_recipe
 from toolkit.recipe.schema import Recipe
+from toolkit.speculation.draft_length import draft_length_policy
 from toolkit.tuning.output import results_directory, write_results
 from toolkit.tuning.results import document, evaluate, to_csv, to_json
 from toolkit.tuning.session import Outcome
 from toolkit.tuning.table import COLUMNS, rows
-from toolkit.tuning.tuned_recipe import tuned_yaml
+from toolkit.tuning.tuned_recipe import tuned_recipe, tuned_yaml
 
 GAIN = {0: [10.0], 2: [5.0], 4: [4.0]}
 LOSS = {0: [10.0], 2: [20.0], 4: [30.0]}
@@ -51,7 +52,7 @@ def results(times=GAIN, count=4, planned=None, domains=("edit",)):
 def test_the_json_document_has_everything_and_no_nan():
     found = json.loads(to_json(results()), parse_constant=lambda name: pytest.fail(name))
     assert found["schema"] == "spectool.tune/1"
-    assert found["tuned_k"] == 4
+    assert found["draft_length_schedule"] == [[1, 4]]
     assert found["complete"]
     assert found["rounds"] == {"planned": 4, "measured": 4, "resumed": 0}
     assert found["choices"][0]["speedup"] == {"value": 2.5, "low": 2.5, "high": 2.5}
@@ -77,6 +78,16 @@ def test_the_tuned_recipe_loads_and_deploys_what_was_measured(tmp_path):
     assert tuned.speculation.max_matching_ngram_size == 2
     assert tuned.tune == recipe().tune
     assert "k = 4 speeds decoding up by 2.50" in path.read_text()
+
+
+def test_draft_lengths_that_differ_by_batch_become_a_schedule(tmp_path):
+    tuned = tuned_recipe(recipe(), [(1, 4), (2, 0)])
+    path = tmp_path / "tuned.yaml"
+    path.write_text(dump_recipe(tuned))
+    assert load_recipe(str(path)) == tuned
+    policy = draft_length_policy(tuned.speculation)
+    assert [policy.now(4, active) for active in (1, 2, 7)] == [4, 0, 0]
+    assert tuned.speculation.max_draft_len == 4
 
 
 def test_where_nothing_pays_the_tuned_recipe_decodes_plainly(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, get_args
 
 from toolkit.errors import did_you_mean
-from toolkit.recipe.schema import BackendName, Recipe
+from toolkit.recipe.schema import BackendName, Recipe, Speculation
 from toolkit.recipe.yaml_lines import KeyPath
-from toolkit.registry import BACKENDS, DRAFTERS
+from toolkit.registry import BACKENDS, DRAFTERS, RECIPE_RULES
 
 
 def names_that_nothing_has(data: Mapping[str, Any]) -> dict[KeyPath, str]:
@@ -44,6 +45,7 @@ def broken_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
             ("speculation", "draft_length", "min"),
             f"{speculation.draft_length.min} is above max_draft_len ({speculation.max_draft_len})",
         )
+    yield from _schedule_rules(speculation)
     ports: dict[int, str] = {}
     for field in ("http_port", "grpc_port", "metrics_port"):
         port = getattr(serve, field)
@@ -63,3 +65,19 @@ def _backend_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     drafter = DRAFTERS[recipe.speculation.drafter]
     if reason := drafter.unsupported_on(recipe.backend, recipe.tensorrt_llm):
         yield ("speculation", "drafter"), f"{recipe.speculation.drafter}: {reason}"
+    elif recipe.backend in RECIPE_RULES:
+        yield from RECIPE_RULES[recipe.backend](recipe)
+
+
+def _schedule_rules(speculation: Speculation) -> Iterator[tuple[KeyPath, str]]:
+    where = ("speculation", "draft_length", "schedule")
+    length, entries = speculation.draft_length, speculation.draft_length.schedule
+    if length.policy == "schedule" and not entries:
+        yield where, "empty; policy: schedule needs entries like {batch: 1, draft_len: 4}"
+    if length.policy != "schedule" and entries:
+        yield where, f"has no meaning with policy: {length.policy}; write policy: schedule"
+    batches = [entry.batch for entry in entries]
+    if any(a >= b for a, b in pairwise(batches)):
+        yield where, f"batch sizes {batches} must ascend"
+    if too_long := [e.draft_len for e in entries if e.draft_len > speculation.max_draft_len]:
+        yield where, f"{max(too_long)} is above max_draft_len ({speculation.max_draft_len})"

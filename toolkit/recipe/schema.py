@@ -89,11 +89,21 @@ class HeadSource(Section):
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
 
 
+class ScheduleEntry(Section):
+    """The draft length from one batch size on, up to the next entry's."""
+
+    batch: int = Field(ge=1, description="Active requests.")
+    draft_len: int = Field(ge=0, description="0: plain decoding.")
+
+
 class DraftLength(Section):
     """How many tokens to draft in each verify step, up to max_draft_len."""
 
-    policy: Literal["fixed", "adaptive"] = "fixed"
+    policy: Literal["fixed", "adaptive", "schedule"] = "fixed"
     min: int = Field(1, ge=1, description="Adaptive: never fewer than this.")
+    schedule: tuple[ScheduleEntry, ...] = Field(
+        (), description="Schedule: draft lengths by batch size, ascending."
+    )
 
 
 class Speculation(Section):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
 from toolkit.errors import SpectoolError
 from toolkit.serving.calls import Logits
@@ -83,13 +84,15 @@ class LocalDraft(DraftSource):
         self._drafter.end(self._SEQ)
 
 
-@dataclass(frozen=True)
+@dataclass
 class BlsLoop:
-    """Everything that the requests of one deployment share."""
+    """Everything that the requests of one deployment share; each runs in a thread of its own."""
 
     policy: DraftLengthPolicy
     max_seq_len: int
     decode: Decode
+    _running: int = field(default=0, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def run(
         self,
@@ -102,6 +105,7 @@ class BlsLoop:
     ) -> Iterator[Chunk]:
         """The chunks of one request; both models are released however it ends."""
         try:
+            self._count(1)
             state = self._begin(request, draft is not None)
             while state.speculates and draft is not None:
                 if cancelled():
@@ -122,9 +126,14 @@ class BlsLoop:
                     return
             yield from self._plain(state, target, cancelled)
         finally:
+            self._count(-1)
             target.release()
             if draft is not None:
                 draft.release()
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._running += change
 
     def _begin(self, request: Request, drafts: bool) -> Active:
         check(request, _ANY_VOCABULARY, self.max_seq_len)
@@ -141,9 +150,10 @@ class BlsLoop:
 
     def _propose(self, state: Active, draft: DraftSource) -> Draft:
         """Nothing for the first token: it comes from reading the prompt."""
-        if not state.stats.prefill_tokens or state.room <= 0:
+        room = state.room(self.policy, self._running)
+        if not state.stats.prefill_tokens or room <= 0:
             return Draft()
-        return draft.propose(state.tokens, state.room)
+        return draft.propose(state.tokens, room)
 
     def _plain(
         self, state: Active, target: Target, cancelled: Callable[[], bool]

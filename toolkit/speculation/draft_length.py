@@ -25,6 +25,10 @@ class DraftLengthPolicy(ABC):
     def first(self) -> int:
         """The draft_len of a request's first verify step."""
 
+    def now(self, draft_len: int, active: int) -> int:
+        """The length to use while `active` requests, this one included, share the target."""
+        return draft_len
+
     @abstractmethod
     def following(self, draft_len: int, drafted: int, accepted: int) -> int:
         """The next draft_len, after `accepted` of `drafted` tokens stood (drafted <= draft_len)."""
@@ -72,7 +76,33 @@ class Adaptive(DraftLengthPolicy):
         return draft_len
 
 
-POLICIES: Mapping[str, type[DraftLengthPolicy]] = {"fixed": Fixed, "adaptive": Adaptive}
+@dataclass(frozen=True)
+class Schedule(DraftLengthPolicy):
+    """By load: what pays for one request may not pay for eight, so the length follows the batch."""
+
+    steps: tuple[tuple[int, int], ...]  # (from this many active requests on, draft_len), ascending
+
+    @classmethod
+    def of(cls, options: Speculation) -> Schedule:
+        return cls(tuple((e.batch, e.draft_len) for e in options.draft_length.schedule))
+
+    def first(self) -> int:
+        return max(length for _, length in self.steps)
+
+    def now(self, draft_len: int, active: int) -> int:
+        reached = [length for batch, length in self.steps if batch <= active]
+        # Fewer requests than any entry names: the smallest batch is the nearest measurement.
+        return reached[-1] if reached else self.steps[0][1]
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        return draft_len
+
+
+POLICIES: Mapping[str, type[DraftLengthPolicy]] = {
+    "fixed": Fixed,
+    "adaptive": Adaptive,
+    "schedule": Schedule,
+}
 
 
 def draft_length_policy(options: Speculation) -> DraftLengthPolicy:

@@ -205,10 +205,11 @@ class SpeculativeLoop:
 
     def _propose(self, verifying: Sequence[Active]) -> list[tuple[Active, Proposal]]:
         """Each with its proposal, empty where nothing may be drafted."""
+        active = len(self._running)
         requests = [
-            DraftRequest(state.id, state.tokens, state.room, state.request.sampling)
+            DraftRequest(state.id, state.tokens, room, state.request.sampling)
             for state in verifying
-            if state.room > 0
+            if (room := state.room(self._policy, active)) > 0
         ]
         if not requests or self._drafter is None:
             return [(state, Proposal([])) for state in verifying]

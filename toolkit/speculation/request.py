@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Literal
 
 from toolkit.errors import InputError
+from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.interfaces import SamplingParams, SpeculationStats
 from toolkit.speculation.stop import StopCondition
 
@@ -72,10 +73,13 @@ class Active:
         """Tokens to read before this request can verify; of its output the last one may wait."""
         return len(self.tokens) - self.started - self.read
 
-    @property
-    def room(self) -> int:
+    def room(self, policy: DraftLengthPolicy, active: int) -> int:
         """How many tokens may be drafted now, so that the bonus token still fits."""
-        return min(self.draft_len, self.limit - len(self.tokens) - 1) if self.speculates else 0
+        if not self.speculates:
+            return 0
+        asked = self.request.draft_len  # a request that names its length is not scheduled
+        wanted = policy.now(self.draft_len, active) if asked is None else asked
+        return min(wanted, self.limit - len(self.tokens) - 1)
 
     def count(self, emitted: int, drafted: int, accepted: int) -> bool:
         """Enter one emission into the counts; True for a verify step, False for prefill's."""

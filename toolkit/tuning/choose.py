@@ -5,7 +5,6 @@ A draft length is chosen only when the interval of its speed-up lies above 1; ot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -62,21 +61,17 @@ def overall(choices: Iterable[Choice]) -> list[Choice]:
     return [choice for choice in choices if choice.best.pooled]
 
 
-def tuned_k(choices: Iterable[Choice], cells: Sequence[Cell]) -> int | None:
-    """One draft length for all batch sizes: of those chosen at some, the best over all of them.
+def schedule(choices: Iterable[Choice]) -> list[tuple[int, int]] | None:
+    """(batch size, draft length from there on), 0 for off; only where the length changes.
 
-    0: off at every batch size. None: too little was measured to say either.
+    A batch size that is undecided is left to its neighbours. None: all of them are.
     """
-    per_batch = overall(choices)
-    candidates = sorted({choice.k for choice in per_batch if choice.verdict == "on"})
-    if not candidates:
-        return PLAIN if per_batch and all(c.verdict == "off" for c in per_batch) else None
-
-    def mean_gain(k: int) -> float:
-        gains = [_gain(cell) for cell in cells if cell.pooled and cell.k == k]
-        return math.fsum(map(math.log, gains)) / len(gains)
-
-    return max(candidates, key=mean_gain)
+    decided = [choice for choice in overall(choices) if choice.verdict != "undecided"]
+    steps: list[tuple[int, int]] = []
+    for choice in sorted(decided, key=lambda choice: choice.batch_size):
+        if not steps or steps[-1][1] != choice.k:
+            steps.append((choice.batch_size, choice.k))
+    return steps or None
 
 
 def verdict(choices: Sequence[Choice]) -> str:

@@ -14,7 +14,7 @@ from toolkit.measure import metrics
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
 from toolkit.recipe.schema import Recipe
-from toolkit.tuning.choose import Choice, choose, tuned_k, verdict
+from toolkit.tuning.choose import Choice, choose, schedule, verdict
 from toolkit.tuning.findings import Evidence, Finding, find
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.session import Outcome
@@ -45,8 +45,8 @@ class Results:
         return verdict(self.choices)
 
     @property
-    def tuned_k(self) -> int | None:
-        return tuned_k(self.choices, self.cells)
+    def schedule(self) -> list[tuple[int, int]] | None:
+        return schedule(self.choices)
 
     def acceptance_by_position(
         self, domain: str, k: int
@@ -82,7 +82,7 @@ def document(results: Results, *, whole: bool) -> dict[str, Any]:
     found = {
         "schema": SCHEMA,
         "verdict": results.verdict,
-        "tuned_k": results.tuned_k,
+        "draft_length_schedule": results.schedule,
         "complete": outcome.complete,
         "rounds": {
             "planned": outcome.planned,

@@ -1,30 +1,39 @@
-"""The tuned recipe: the same deployment with the draft length that won, ready to build."""
+"""The tuned recipe: the same deployment with the draft lengths that won, ready to build."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolkit.recipe.load import dump_recipe
-from toolkit.recipe.schema import DraftLength, Recipe
+from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry
 from toolkit.registry import DRAFTERS
 from toolkit.tuning.choose import overall
-from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.results import Results
 
 
-def tuned_recipe(recipe: Recipe, k: int | None) -> Recipe:
-    """`recipe` with the draft length that won; without a drafter where none pays (0)."""
-    if k is None:
+def tuned_recipe(recipe: Recipe, schedule: Sequence[tuple[int, int]] | None) -> Recipe:
+    """`recipe` with the draft length of each batch size; without a drafter where none pays."""
+    if schedule is None:
         return recipe
-    if k == PLAIN:
+    longest = max(draft_len for _, draft_len in schedule)
+    if longest == 0:
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
-        changes = {"max_draft_len": k, "draft_length": DraftLength(policy="fixed")}
+        changes = {"max_draft_len": longest, "draft_length": _draft_length(schedule)}
         speculation = recipe.speculation.model_copy(update=changes)
     return recipe.model_copy(update={"speculation": speculation})
 
 
+def _draft_length(schedule: Sequence[tuple[int, int]]) -> DraftLength:
+    if len(schedule) == 1:
+        return DraftLength(policy="fixed")
+    entries = tuple(ScheduleEntry(batch=batch, draft_len=k) for batch, k in schedule)
+    return DraftLength(policy="schedule", schedule=entries)
+
+
 def tuned_yaml(recipe: Recipe, results: Results) -> str:
     """YAML that `load_recipe` reads, under a comment that says what it rests on."""
-    k = results.tuned_k
+    tuned = tuned_recipe(recipe, results.schedule)
     lines = [f"Tuned by spectool. {results.verdict}"]
     if not results.outcome.complete:
         lines.append(
@@ -32,12 +41,12 @@ def tuned_yaml(recipe: Recipe, results: Results) -> str:
             f"{results.outcome.planned} rounds."
         )
     lines += [f"Batch {c.batch_size}: {c.verdict}: {c.reason}." for c in overall(results.choices)]
-    if k is None:
+    if results.schedule is None:
         lines.append("Nothing is decided yet, so nothing was changed.")
-    if k == PLAIN:
+    elif tuned.speculation.drafter != recipe.speculation.drafter:
         lines.append(
             f"The drafter {recipe.speculation.drafter!r} gained nothing that was certain, so it is "
             "left out."
         )
     comment = "".join(f"# {line}\n" for line in lines)
-    return comment + dump_recipe(tuned_recipe(recipe, k))
+    return comment + dump_recipe(tuned)
