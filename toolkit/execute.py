@@ -12,10 +12,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from toolkit.checkpoint.convert import convert
+from toolkit.checkpoint.heads.combine import convert_with_heads
+from toolkit.checkpoint.heads.head import HeadSpec, head_of
+from toolkit.checkpoint.heads.source import open_heads
+from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.source import open_source
 from toolkit.checkpoint.tokenizer import write_tokenizer
 from toolkit.engine.built import BuiltModels
-from toolkit.errors import InputError, MissingDependencyError
+from toolkit.errors import InputError
 from toolkit.plan import Artefact, Plan, make_plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
@@ -43,8 +47,7 @@ def build(
     report: Callable[[Made], None] = lambda made: None,
 ) -> BuiltModels:
     """Publish every artefact that is missing; `report` is called as each becomes available."""
-    if reason := BACKENDS[plan.recipe.backend].unavailable():
-        raise MissingDependencyError(f"backend {reason}")
+    BACKENDS[plan.recipe.backend].require(plan.recipe)
     plan = fetch(plan, store, offline=offline)
     run = _one_by_one if jobs == 1 else _side_by_side
     for made in run(plan, store, offline, jobs):
@@ -58,6 +61,9 @@ def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
     """The plan with every digest known: sources that only the network could name are fetched."""
     for model in dict.fromkeys(a.model for a in plan.artefacts if a.digest is None):
         open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    for artefact in plan.artefacts:
+        if artefact.digest is None and artefact.heads:
+            open_heads(artefact.heads, offline=offline)
     plan = plan if plan.complete else make_plan(plan.recipe, store)
     for artefact in plan.artefacts:
         if artefact.digest is None:
@@ -99,7 +105,8 @@ def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | N
             for kind in ("checkpoints", "tokenizers"):
                 (staging / kind / role).mkdir(parents=True)
             write_tokenizer(source, staging / "tokenizers" / role)
-            convert(source, staging / "checkpoints" / role, model)
+            heads = head_of(recipe) if role == "target" else None
+            _convert(source, staging / "checkpoints" / role, model, heads, offline)
 
 
 def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None) -> Made:
@@ -121,11 +128,20 @@ def _fill(
     model = artefact.model
     if artefact.kind == "engines":
         checkpoint = store.path("checkpoints", artefact.inputs[0])
-        BACKENDS[recipe.backend].build_engine(checkpoint, out, recipe.engine)
+        BACKENDS[recipe.backend].build_engine(checkpoint, out, recipe, artefact.roles[0], store)
         return
     source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
     if artefact.kind == "tokenizers":
         write_tokenizer(source, out)
+    else:
+        _convert(source, out, model, artefact.heads, offline)
+
+
+def _convert(
+    source: Source, out: Path, model: ModelSpec, heads: HeadSpec | None, offline: bool | None
+) -> None:
+    if heads:
+        convert_with_heads(source, open_heads(heads, offline=offline), out, model, heads)
     else:
         convert(source, out, model)
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from toolkit.backends.interfaces import Backend
 from toolkit.checkpoint.convert import CONVERTER_VERSION
+from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
+from toolkit.checkpoint.heads.source import heads_identity
 from toolkit.checkpoint.source import source_identity
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
 from toolkit.errors import InputError
@@ -36,6 +39,8 @@ class Artefact:
     command: str
     path: Path | None
     cached: bool
+    heads: HeadSpec | None = None  # drafting heads that go into this checkpoint
+    notes: tuple[str, ...] = ()
 
     @property
     def role(self) -> str:
@@ -50,6 +55,7 @@ class Artefact:
             "cached": self.cached,
             "command": self.command,
             "path": str(self.path) if self.path else None,
+            "notes": list(self.notes),
             "spec": self.spec,
         }
 
@@ -96,21 +102,24 @@ class _Planner:
     def __init__(self, recipe: Recipe, store: Store) -> None:
         self.recipe = recipe
         self.store = store
+        self.backend: type[Backend] = BACKENDS[recipe.backend]
         self.identities: dict[tuple[str, str | None], dict[str, Any] | None] = {}
         self.problems: dict[str, None] = {}
 
     def artefacts_of(self, role: str, model: ModelSpec) -> Iterator[Artefact]:
         identity = self._identity(model)
-        checkpoint = self._artefact(
-            "checkpoints", role, model, identity and checkpoint_spec(identity, model), ()
-        )
+        heads = head_of(self.recipe) if role == "target" else None
+        spec = identity and checkpoint_spec(identity, model)
+        if spec and heads:
+            found = self._heads_identity(heads)
+            spec = found and {**spec, "heads": {"source": found, **heads_form(heads)}}
+        checkpoint = self._artefact("checkpoints", role, model, spec, (), heads)
         yield checkpoint
         tokenizer = identity and {"source": identity, "tokenizer_version": TOKENIZER_VERSION}
         yield self._artefact("tokenizers", role, model, tokenizer, ())
         engine = None
         if checkpoint.digest:
-            backend = BACKENDS[self.recipe.backend]
-            engine = backend.engine_spec(checkpoint.digest, self.recipe.engine)
+            engine = self.backend.engine_spec(checkpoint.digest, self.recipe, role)
         yield self._artefact(
             "engines", role, model, engine, (checkpoint.digest,) if checkpoint.digest else ()
         )
@@ -129,6 +138,13 @@ class _Planner:
                 self.problems[str(error)] = None
         return self.identities[key]
 
+    def _heads_identity(self, heads: HeadSpec) -> dict[str, Any] | None:
+        try:
+            return heads_identity(heads, store=self.store)
+        except InputError as error:
+            self.problems[str(error)] = None
+            return None
+
     def _artefact(
         self,
         kind: Kind,
@@ -136,6 +152,7 @@ class _Planner:
         model: ModelSpec,
         spec: dict[str, Any] | None,
         inputs: tuple[str, ...],
+        heads: HeadSpec | None = None,
     ) -> Artefact:
         spec = {"kind": kind, **spec} if spec else None
         key = digest(spec) if spec else None
@@ -146,9 +163,13 @@ class _Planner:
             spec=spec,
             digest=key,
             inputs=inputs,
-            command=_command(kind, role, model, self.recipe),
+            command=self.backend.engine_command(self.recipe, role)
+            if kind == "engines"
+            else _command(kind, role, model, heads),
             path=self.store.path(kind, key) if key else None,
             cached=bool(key) and self.store.has(kind, str(key)),
+            heads=heads,
+            notes=self.backend.engine_notes(self.recipe, role) if kind == "engines" else (),
         )
 
 
@@ -158,12 +179,14 @@ def checkpoint_spec(identity: dict[str, Any], model: ModelSpec) -> dict[str, Any
     return {"source": identity, **form, "converter_version": CONVERTER_VERSION}
 
 
-def _command(kind: Kind, role: str, model: ModelSpec, recipe: Recipe) -> str:
+def _command(kind: Kind, role: str, model: ModelSpec, heads: HeadSpec | None) -> str:
     """The command or step that makes the artefact by itself, below the current directory."""
-    if kind == "engines":
-        limits = recipe.engine.model_dump(exclude_none=True)
-        sizes = " ".join(f"{name}={value}" for name, value in limits.items())
-        return f"build engine ({recipe.backend}) checkpoints/{role} -> engines/{role} {sizes}"
+    if heads:
+        fields = " ".join(f"{name}={value}" for name, value in heads.fields.items())
+        return (
+            f"convert {model.checkpoint} with {heads.kind} heads {heads.checkpoint} -> "
+            f"{kind}/{role} {fields}"
+        )
     words = ["spectool", "convert", model.checkpoint, "-o", f"{kind}/{role}"]
     words += ["--revision", model.revision] if model.revision else []
     if kind == "tokenizers":

@@ -68,4 +68,13 @@ HEADS = Registry(
     },
 )
 
-BACKENDS = Registry("backend", {"cpu": "toolkit.backends.cpu.backend:CpuBackend"})
+BACKENDS = Registry(
+    "backend",
+    {
+        "cpu": "toolkit.backends.cpu.backend:CpuBackend",
+        "tensorrt": "toolkit.backends.tensorrt.backend:TensorrtBackend",
+    },
+)
+
+# What a backend refuses about a recipe as it stands, by backend that refuses anything.
+RECIPE_RULES = Registry("backend", {"tensorrt": "toolkit.engine.trtllm.rules:recipe_problems"})

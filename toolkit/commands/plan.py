@@ -34,6 +34,7 @@ def describe(found: Plan) -> str:
         [a.kind, a.role, a.digest or "known once fetched", "cached" if a.cached else "to make"]
         for a in found.artefacts
     ]
+    notes = [f"note: {note}" for artefact in found.artefacts for note in artefact.notes]
     missing = [artefact.command for artefact in found.artefacts if not artefact.cached]
     steps = "\n".join(["", "steps:", *(f"  {command}" for command in missing)]) if missing else ""
-    return table(rows, ("kind", "role", "digest", "state")) + steps
+    return "\n".join([table(rows, ("kind", "role", "digest", "state")) + steps, *notes])

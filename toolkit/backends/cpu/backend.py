@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.backends.cpu.model import CpuModel
+from toolkit.backends.interfaces import Backend
 from toolkit.engine.cpu import build_cpu_engine, check_limits, engine_spec, openvino_version
 from toolkit.engine.directory import read_engine
 from toolkit.engine.settings import decoder_settings
-from toolkit.recipe.schema import EngineLimits
+from toolkit.errors import MissingDependencyError
+from toolkit.recipe.schema import EngineLimits, Recipe
+from toolkit.store import Store
 
 
-class CpuBackend:
+class CpuBackend(Backend):
     """Builds and loads engines on OpenVINO."""
 
     @staticmethod
@@ -24,19 +27,30 @@ class CpuBackend:
         return None
 
     @staticmethod
+    def require(recipe: Recipe) -> None:
+        if reason := CpuBackend.unavailable():
+            raise MissingDependencyError(f"backend {reason}")
+
+    @staticmethod
     def check(config: Mapping[str, Any], limits: EngineLimits, where: str) -> None:
         """Refuse what a build would refuse, from a checkpoint's config.json alone."""
         check_limits(decoder_settings(config, where), limits)
 
     @staticmethod
-    def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:
-        """What an engine's digest is taken over."""
-        return engine_spec(checkpoint_digest, limits)
+    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any]:
+        return engine_spec(checkpoint_digest, recipe.engine)
 
     @staticmethod
-    def build_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> None:
-        """Write the engine of one checkpoint into `out`."""
-        build_cpu_engine(checkpoint_dir, out, limits)
+    def engine_command(recipe: Recipe, role: str) -> str:
+        limits = recipe.engine.model_dump(exclude_none=True)
+        sizes = " ".join(f"{name}={value}" for name, value in limits.items())
+        return f"build engine (cpu) checkpoints/{role} -> engines/{role} {sizes}"
+
+    @staticmethod
+    def build_engine(
+        checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
+    ) -> None:
+        build_cpu_engine(checkpoint_dir, out, recipe.engine)
 
     def load(
         self,

@@ -1,0 +1,1 @@
+"""Backend `tensorrt`: engines that TensorRT-LLM builds and runs on NVIDIA GPUs."""

@@ -1,0 +1,75 @@
+"""Plan and build engines with trtllm-build."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.backends.interfaces import Backend
+from toolkit.engine.trtllm.build import build_engine, engine_spec, planned_limits
+from toolkit.engine.trtllm.command import build_command, engine_flags
+from toolkit.engine.trtllm.machine import find_machine, require_machine
+from toolkit.errors import SpectoolError
+from toolkit.recipe.schema import EngineLimits, Recipe
+from toolkit.store import Store
+
+
+class TensorrtBackend(Backend):
+    """Engines are planned anywhere, and built where trtllm-build and a GPU are."""
+
+    builds_elsewhere = True
+
+    @staticmethod
+    def unavailable() -> str | None:
+        try:
+            find_machine()
+        except SpectoolError as error:
+            return f"'tensorrt' cannot work here: {error}"
+        return None
+
+    @staticmethod
+    def require(recipe: Recipe) -> None:
+        require_machine(recipe)
+
+    @staticmethod
+    def check(config: Mapping[str, Any], limits: EngineLimits, where: str) -> None:
+        """trtllm-build takes any length; the rules of engine/trtllm look at everything else."""
+
+    @staticmethod
+    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any] | None:
+        try:
+            machine = require_machine(recipe)
+        except SpectoolError:
+            return None  # `build` says why
+        return engine_spec(checkpoint_digest, recipe, role, machine)
+
+    @staticmethod
+    def engine_command(recipe: Recipe, role: str) -> str:
+        command = build_command(
+            recipe, role, checkpoint_dir=f"checkpoints/{role}", output_dir=f"engines/{role}"
+        )
+        return shlex.join(command)
+
+    @staticmethod
+    def engine_notes(recipe: Recipe, role: str) -> tuple[str, ...]:
+        limits = planned_limits(recipe, role)
+        changes = limits.changes(engine_flags(recipe, role))
+        tokens = f"max_num_tokens is {limits.max_num_tokens}"
+        notes = [f"{role} engine: {'; '.join([*changes, tokens])}"]
+        try:
+            require_machine(recipe)
+        except SpectoolError as error:
+            notes += [f"{role} engine: digest not known here: {line}" for line in _lines(error)]
+        return tuple(notes)
+
+    @staticmethod
+    def build_engine(
+        checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
+    ) -> None:
+        build_engine(checkpoint_dir, out, recipe, role, store)
+
+
+def _lines(error: SpectoolError) -> list[str]:
+    return str(error).splitlines()
