@@ -1,0 +1,1 @@
+"""TensorRT-LLM's PyTorch backend: its configuration by release, and what deploys it."""
