@@ -32,13 +32,13 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 
 setup: $(VENV)/.installed-dev ## Create .venv with everything that demo and tests need.
 
-demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; about N minutes on two cores.
+demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; under five minutes on two cores.
 	$(SPECTOOL) check $(DEMO)
 	$(SPECTOOL) build $(DEMO)
 	$(SPECTOOL) build $(DEMO_DRAFT)
 	$(SPECTOOL) generate $(DEMO) --max-tokens 40 --prompt "What is a hash table?"
 	$(SPECTOOL) verify $(DEMO) --prompts 2
-	$(SPECTOOL) tune $(DEMO) --k 2,4,8 --batch 1,2,4 --prompts-per-domain 8 --max-tokens 48 --out $(OUT)/tune
+	$(SPECTOOL) tune $(DEMO) --k 2,4,8 --batch 1,2,4 --prompts-per-domain 16 --max-tokens 48 --out $(OUT)/tune
 	$(SPECTOOL) repo $(DEMO) -o $(OUT)/inprocess
 	$(SPECTOOL) lint $(OUT)/inprocess
 	$(SPECTOOL) serve $(OUT)/inprocess $(DEMO_PORTS) --check
