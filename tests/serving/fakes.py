@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 from tests.speculation.table_model import FakeTableModel
@@ -36,10 +36,6 @@ class FakeSink:
     @property
     def tokens(self) -> list[int]:
         return [token for emission in self.emissions for token in emission.tokens]
-
-    @property
-    def final(self) -> bool:
-        return bool(self.emissions) and self.emissions[-1].final
 
 
 class FakeReplySink:
@@ -101,15 +97,8 @@ class FakeServedTarget(_FakeServed, Target):
         )
         return finish(self.engine, call).tokens
 
-    def stream(self, tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-        sink = FakeSink()
-        self.engine.submit(self._call(tokens, max_tokens, streaming=True), sink)
-        seen = 0
-        while self.engine.busy:
-            self.engine.step()
-            for emission in sink.emissions[seen:]:
-                yield emission.tokens
-            seen = len(sink.emissions)
+    def extend(self, tokens: Sequence[int], count: int) -> list[int]:
+        return finish(self.engine, self._call(tokens, count)).tokens
 
 
 class FakeServedDraft(_FakeServed, DraftSource):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,13 +51,18 @@ class Deployment:
         self.logits, self.fail_after = logits, fail_after
         self.failures = []
 
-    def chunks(self, request, *, local=None, cancelled=lambda: False):
+    def chunks(self, request, *, local=None, burst=1, cancelled=lambda: False):
         served = FakeServedTarget(self.target, request)
         source = local or FakeServedDraft(
             self.draft, request, logits=self.logits, fail_after=self.fail_after
         )
         return self.loop.run(
-            request, served, source, cancelled=cancelled, draft_failed=self.failures.append
+            request,
+            served,
+            source,
+            burst=burst,
+            cancelled=cancelled,
+            draft_failed=self.failures.append,
         )
 
     def run(self, request, *, local=None):
@@ -108,6 +115,15 @@ def test_a_local_drafter_gives_the_same_tokens_and_counts(request, policy):
     local = LocalDraft(NGramDrafter(), request.prompt, request.sampling)
     wanted = in_one_process(request, policy, NGramDrafter())
     assert Deployment(policy).run(request, local=local) == wanted
+
+
+@given(request=requests, burst=st.integers(2, 9))
+@settings(max_examples=50, deadline=None)
+def test_plain_text_does_not_depend_on_the_size_of_a_call(request, burst):
+    plain = replace(request, draft_len=0)
+    wanted = in_one_process(plain, Fixed(2), None)[0]
+    chunks = Deployment(Fixed(2)).chunks(plain, burst=burst)
+    assert [token for chunk in chunks for token in chunk.tokens] == wanted
 
 
 @given(request=requests.filter(lambda r: r.sampling.greedy))

@@ -123,12 +123,27 @@ def test_a_failing_step_fails_its_requests_and_later_ones_work():
 
 
 def test_closing_tells_everybody():
-    served = engine(FakeTableModel(TABLE))
+    served = engine(FakeTableModel(TABLE, max_seq_len=200_000))
     sink = WaitingSink()
-    served.submit(Request((1,), 500), reply(sink))
+    served.submit(Request((1,), 100_000), reply(sink))
     worker = Worker(served)
     worker.close()
     assert sink.failure == "the server is stopping"
+
+
+def test_a_job_that_raises_fails_the_requests_at_work_and_not_the_next_ones(capsys):
+    served = engine(FakeTableModel(TABLE, max_seq_len=200_000))
+    worker = Worker(served)
+    at_work, later = WaitingSink(), WaitingSink()
+    worker.post(lambda: served.submit(Request((1,), 100_000), reply(at_work)))
+    worker.post(lambda: 1 / 0)
+    assert at_work.over.wait(20)
+    worker.post(lambda: served.submit(Request((1, 2), 5), reply(later)))
+    assert later.over.wait(20)
+    worker.close()
+    assert at_work.failure == "the server is stopping"
+    assert later.replies[0].text == text_of((1, 2), 5)
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("jobs", [1, 50])

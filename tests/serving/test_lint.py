@@ -117,7 +117,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         "left over ${engine_dir}",
     ),
     "two schedulers": (
-        replace(LLM, "model_tr", "dynamic_batching { } sequence_batching { } model_tr"),
+        replace(LLM, "instance_group", "dynamic_batching { } sequence_batching { } instance_group"),
         "sequence_batching",
     ),
     "not UTF-8": (write(f"{LLM}/config.pbtxt", b"name: \xff\xfe"), "not readable"),
@@ -198,6 +198,10 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         edit(BLS, lambda c: c.ClearField("model_transaction_policy")),
         "decoupled must be true",
     ),
+    "decoupled target": (
+        edit(LLM, lambda c: setattr(c.model_transaction_policy, "decoupled", True)),
+        "gives one response",
+    ),
     "decoupled preprocessing": (
         edit("preprocessing", lambda c: setattr(c.model_transaction_policy, "decoupled", True)),
         "gives one response",
@@ -215,7 +219,9 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         "2 instances",
     ),
     "version that is not there": (
-        replace(LLM, "model_tr", "version_policy { specific { versions: 3 } } model_tr"),
+        replace(
+            LLM, "instance_group", "version_policy { specific { versions: 3 } } instance_group"
+        ),
         "asks for version 3",
     ),
     "parameter twice": (

@@ -44,13 +44,6 @@ def test_a_call_without_a_draft_generates_what_the_loop_generates(sampling):
     assert len(sink.emissions) == 1
 
 
-def test_streaming_sends_each_token_as_it_comes():
-    sink = finish(target_engine(model()), call(1, 2, 3, length=5, streaming=True))
-    assert [len(emission.tokens) for emission in sink.emissions] == [1] * 5
-    assert [emission.final for emission in sink.emissions] == [False] * 4 + [True]
-    assert sink.tokens == plain((1, 2, 3), 5)
-
-
 def test_a_right_draft_is_accepted_and_followed_by_one_token():
     truth = plain((1, 2, 3), 5)
     sink = finish(target_engine(model()), call(1, 2, 3, length=5, draft_input_ids=tuple(truth[:4])))

@@ -26,7 +26,7 @@ def test_the_contract_becomes_a_call():
             temperature=np.array([0.5], np.float32),
             runtime_top_k=np.array([4], np.int32),
             seed=np.array([9], np.uint64),
-            streaming=np.array([True]),
+            streaming=np.array([False]),
         ),
         "id",
     )
@@ -36,7 +36,7 @@ def test_the_contract_becomes_a_call():
     assert call.draft_logits.shape == (2, 10)
     # The words are tokens 1 2 and 3: offsets 2 and 3.
     assert call.stop_sequences == ((1, 2), (3,))
-    assert (call.end_ids, call.streaming, call.request_id) == (frozenset({2}), True, "id")
+    assert (call.end_ids, call.request_id) == (frozenset({2}), "id")
     assert (call.sampling.temperature, call.sampling.top_k, call.sampling.seed) == (0.5, 4, 9)
 
 
@@ -51,6 +51,7 @@ def test_what_cannot_be_is_said():
             input_lengths=np.array([4], np.int32),
             stop_words_list=np.array([[[1, 2], [2, 1]]], np.int32),
             runtime_top_p=np.array([np.inf], np.float32),
+            streaming=np.array([True]),
         ),
         "",
     )
@@ -58,6 +59,7 @@ def test_what_cannot_be_is_said():
     assert "input_lengths: 4, but input_ids has 3 tokens" in text
     assert "stop_words_list: offsets [2, 1] do not rise within 2" in text
     assert "top_p: inf" in text
+    assert "streaming: one response is all there is" in text
 
 
 def test_a_request_may_say_whether_the_input_comes_back():

@@ -41,12 +41,12 @@ class Target(ABC):
         """The new tokens of one verify step after `tokens`: accepted ones and one more."""
 
     @abstractmethod
-    def stream(self, tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-        """Plain decoding after `tokens`, in pieces as they come."""
+    def extend(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Plain decoding: `count` tokens after `tokens`, fewer if the text ends."""
 
     @abstractmethod
     def release(self) -> None:
-        """The request is over: whatever the model still does or keeps for it may go."""
+        """The request is over: what the model keeps for it may go."""
 
 
 class DraftSource(ABC):
@@ -100,6 +100,7 @@ class BlsLoop:
         target: Target,
         draft: DraftSource | None,
         *,
+        burst: int = 1,  # tokens of one call when there is no draft
         cancelled: Callable[[], bool] = lambda: False,
         draft_failed: Callable[[DraftUnavailableError], None] = lambda error: None,
     ) -> Iterator[Chunk]:
@@ -124,7 +125,7 @@ class BlsLoop:
                 yield chunk
                 if chunk.finish_reason:
                     return
-            yield from self._plain(state, target, cancelled)
+            yield from self._plain(state, target, burst, cancelled)
         finally:
             self._count(-1)
             target.release()
@@ -156,18 +157,15 @@ class BlsLoop:
         return draft.propose(state.tokens, room)
 
     def _plain(
-        self, state: Active, target: Target, cancelled: Callable[[], bool]
+        self, state: Active, target: Target, burst: int, cancelled: Callable[[], bool]
     ) -> Iterator[Chunk]:
-        for tokens in target.stream(state.tokens, state.limit - len(state.tokens)):
-            if cancelled():
-                yield Chunk(state.id, [], 0, 0, "cancelled")
-                return
-            chunk = self._emit(state, [], tokens)
+        while not cancelled():
+            count = min(burst, state.limit - len(state.tokens))
+            chunk = self._emit(state, [], target.extend(state.tokens, count))
             yield chunk
             if chunk.finish_reason:
                 return
-        # The target ended before the limit: at its own end token.
-        yield Chunk(state.id, [], 0, 0, "stop")
+        yield Chunk(state.id, [], 0, 0, "cancelled")
 
     def _emit(self, state: Active, drafted: list[int], emitted: list[int]) -> Chunk:
         """Cut at the first stop and at the limit, and count."""

@@ -30,23 +30,21 @@ class Call:
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     min_tokens: int = 0
     return_logits: bool = False
-    streaming: bool = False
     request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """New tokens of one call, and the logits that they were chosen from if it asked for them."""
+    """The answer to one call: new tokens, and what they were chosen from if it asked for that."""
 
     tokens: list[int]
     logits: Logits | None  # [len(tokens), V]
     accepted: int
     drafted: int
-    final: bool
 
 
 class Sink(Protocol):
-    """Where the emissions of one call go; used by the engine's thread."""
+    """Where the answer to one call goes; used by the engine's thread."""
 
     def send(self, emission: Emission) -> None: ...
 
@@ -66,7 +64,6 @@ class ActiveCall:
     max_seq_len: int
     tokens: list[int] = field(default_factory=list)  # emitted
     kept: list[Logits] = field(default_factory=list)
-    unsent: int = 0
     checked: float = field(default_factory=monotonic)
     fed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # last step
 
@@ -86,7 +83,7 @@ class ActiveCall:
         return Step(self.cached.seq, self.fed, rows=rows)
 
     def take(self, logits: Logits) -> Emission | None:
-        """Choose from the rows of a step; None while there is nothing to say yet."""
+        """Choose from the rows of a step; the answer, once it is complete."""
         self.cached.tokens = np.concatenate([self.cached.tokens, self.fed])
         if not len(logits):
             return None
@@ -98,17 +95,11 @@ class ActiveCall:
         self.tokens += tokens
         if self.call.return_logits:
             self.kept.append(logits[: len(tokens)])
-        # Verification answers at once: only the caller can draft again.
-        final = bool(ended or drafted or self._full())
-        if not (final or self.call.streaming):
+        # Verification answers after one step: only the caller can draft again.
+        if not (ended or drafted or self._full()):
             return None
-        return self._emission(min(accepted, len(tokens)), drafted, final)
-
-    def _emission(self, accepted: int, drafted: int, final: bool) -> Emission:
-        new, self.unsent = self.tokens[self.unsent :], len(self.tokens)
-        logits = np.concatenate(self.kept) if self.kept else None
-        self.kept = []
-        return Emission(new, logits, accepted, drafted, final)
+        kept = np.concatenate(self.kept) if self.kept else None
+        return Emission(self.tokens, kept, min(accepted, len(tokens)), drafted)
 
     def _choose(self, logits: Logits) -> tuple[list[int], int]:
         call, drafted = self.call, len(self.call.draft_input_ids)

@@ -156,7 +156,7 @@ TENSORRT_LLM = Contract(
         max_queue_size="number",
         cpu_threads="number",
     ),
-    decoupled=True,
+    decoupled=False,
 )
 
 _TEXT_INPUTS = """

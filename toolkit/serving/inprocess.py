@@ -8,7 +8,7 @@ from time import monotonic
 from toolkit.errors import SpectoolError
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
 from toolkit.serving.replies import ReplyBuilder
-from toolkit.speculation.loop import SpeculativeLoop
+from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.request import Request
 
 _CANCEL_CHECK_S = 0.05
@@ -19,7 +19,7 @@ class LoopEngine:
 
     def __init__(
         self,
-        loop: SpeculativeLoop,
+        loop: GenerationLoop,
         *,
         max_batch_size: int,
         max_queue_size: int = DEFAULT_QUEUE_SIZE,

@@ -129,15 +129,15 @@ class CallEngine:
 
     def _take(self, active: ActiveCall, output: StepOutput) -> None:
         emission = active.take(output.logits[:, : self._vocab_size])
-        if emission and emission.drafted:
+        if emission is None:
+            return
+        if emission.drafted:
             # What was refused is overwritten by the next call.
             kept = len(active.call.input_ids) + emission.accepted
             active.cached.tokens = active.cached.tokens[:kept]
             self._model.truncate(active.cached.seq, kept)
-        if emission and emission.final:
-            self._finish(active)
-        if emission:
-            active.sink.send(emission)
+        self._finish(active)
+        active.sink.send(emission)
 
     def _finish(self, active: ActiveCall) -> None:
         self._running.remove(active)

@@ -27,6 +27,8 @@ def llm_request(arrays: Arrays, request_id: str) -> LlmRequest:
     fields = Fields(arrays)
     end_id = fields.integer("end_id", -1, 2**31 - 1)
     excluded = fields.flag("exclude_input_in_output", False)
+    if fields.flag("streaming", False):
+        fields.problems.append("streaming: one response is all there is; stream from the BLS model")
     call = Call(
         input_ids=_input_ids(arrays, fields),
         request_output_len=fields.integer("request_output_len", 1, 2**31 - 1) or 1,
@@ -37,7 +39,6 @@ def llm_request(arrays: Arrays, request_id: str) -> LlmRequest:
         stop_sequences=_stop_sequences(arrays, fields),
         min_tokens=fields.integer("min_tokens", 0, 2**31 - 1) or 0,
         return_logits=fields.flag("return_generation_logits", False),
-        streaming=fields.flag("streaming", False),
         request_id=request_id,
     )
     return LlmRequest(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ from toolkit.speculation.request import Request
 def tokenize(text: str, max_tokens: int) -> list[int]:
     """The prompt's tokens, from `preprocessing`."""
     inputs = [text_tensor("QUERY", text), tensor("REQUEST_OUTPUT_LEN", [[max_tokens]], np.int32)]
-    [answer] = ask("preprocessing", inputs, ["INPUT_ID"])
+    answer = ask("preprocessing", inputs, ["INPUT_ID"])
     return [int(token) for token in answer["INPUT_ID"].reshape(-1)]
 
 
@@ -31,7 +31,7 @@ class _Model:
 
     def _ask(
         self, tokens: Sequence[int], length: int, extra: Sequence[Any] = (), *, logits: bool = False
-    ) -> Iterator[dict[str, Any]]:
+    ) -> dict[str, Any]:
         outputs = ["output_ids", "sequence_length", *(["generation_logits"] if logits else [])]
         inputs = [*self._inputs(tokens, length), *self._sampling(), *extra]
         return ask(self._model, inputs, outputs, request_id=self._id)
@@ -56,11 +56,10 @@ class _Model:
         ]
 
     def release(self) -> None:
-        """End what is still running under this request's id, and let its sequence go."""
+        """Let the sequence go that the model keeps under this request's id."""
         stop = tensor("stop", [[True]], np.bool_)
-        with suppress(RunError):
-            for _ in ask(self._model, [*self._inputs([0], 1), stop], [], request_id=self._id):
-                pass
+        with suppress(RunError):  # a model that is gone keeps nothing
+            ask(self._model, [*self._inputs([0], 1), stop], [], request_id=self._id)
 
 
 class RemoteTarget(_Model, Target):
@@ -72,22 +71,12 @@ class RemoteTarget(_Model, Target):
             extra.append(tensor("draft_input_ids", [draft.tokens], np.int32))
         if draft.logits is not None:
             extra.append(tensor("draft_logits", draft.logits[None], np.float32))
-        [answer] = self._ask(tokens, len(draft.tokens) + 1, extra)
-        return _new_tokens(answer)
+        return _new_tokens(self._ask(tokens, len(draft.tokens) + 1, extra))
 
-    def stream(self, tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-        extra = [tensor("streaming", [[True]], np.bool_)]
-        if len(self._request.stop_tokens) == 1:
-            extra.append(tensor("end_id", [list(self._request.stop_tokens)], np.int32))
-        answers = self._ask(tokens, max_tokens, extra)
-        try:
-            for answer in answers:
-                yield _new_tokens(answer)
-        finally:
-            self.release()
-            with suppress(RunError):  # "cancelled", if it was still going on
-                for _ in answers:
-                    pass
+    def extend(self, tokens: Sequence[int], count: int) -> list[int]:
+        stop = self._request.stop_tokens
+        extra = [tensor("end_id", [list(stop)], np.int32)] if len(stop) == 1 else []
+        return _new_tokens(self._ask(tokens, count, extra))
 
 
 class RemoteDraft(_Model, DraftSource):
@@ -100,8 +89,8 @@ class RemoteDraft(_Model, DraftSource):
     def propose(self, tokens: Sequence[int], draft_len: int) -> Draft:
         wanted = tensor("return_generation_logits", [[self._with_logits]], np.bool_)
         try:
-            [answer] = self._ask(tokens, draft_len, [wanted], logits=self._with_logits)
-        except (RunError, ValueError) as error:
+            answer = self._ask(tokens, draft_len, [wanted], logits=self._with_logits)
+        except RunError as error:
             raise DraftUnavailableError(str(error)) from error
         drafted = _new_tokens(answer)[:draft_len]
         logits = answer.get("generation_logits")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,11 @@ class ReplySender(_Sender):
 
 
 class EmissionSender(_Sender):
-    """Sends the emissions of a call to an LLM model, in TensorRT-LLM's shapes [1, beam 1, ...]."""
+    """Sends the answer to an LLM model's call, in TensorRT-LLM's shapes [1, beam 1, ...]."""
 
     def __init__(self, request: Any, call: Call, *, with_input: bool, with_counts: bool) -> None:
         super().__init__(request)
-        # Streamed responses carry new tokens only, whatever was asked.
-        self._prefix = list(call.input_ids) if with_input and not call.streaming else []
+        self._prefix = list(call.input_ids) if with_input else []
         self._with_counts = with_counts
 
     def send(self, emission: Emission) -> None:
@@ -146,7 +145,7 @@ class EmissionSender(_Sender):
             outputs.append(tensor("generation_logits", emission.logits[None, None], np.float32))
         if self._with_counts:
             outputs += perf_tensors(emission.drafted, emission.accepted)
-        self._respond(outputs, final=emission.final)
+        self._respond(outputs, final=True)
 
     def finish(self) -> None:
         """No tensors: the answer to `stop`."""
@@ -196,16 +195,19 @@ class Metrics:
 
 def ask(
     model: str, inputs: list[Any], outputs: list[str], *, request_id: str = ""
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """The responses of another model of this server; RunError says what that model said."""
+) -> dict[str, NDArray[Any]]:
+    """The response of another model of this server; RunError says what that model said.
+
+    Never with `exec(decoupled=True)`: Triton 2.51 files the responses of such a call under an
+    address that it soon uses again, so calls from several threads take each other's last response
+    and one of them waits for ever.
+    """
     import triton_python_backend_utils as pb_utils
 
     request = pb_utils.InferenceRequest(
         model_name=model, request_id=request_id, inputs=inputs, requested_output_names=outputs
     )
-    for answer in request.exec(decoupled=True):
-        if answer.has_error():
-            raise RunError(f"{model}: {answer.error().message()}")
-        found = answer.output_tensors()
-        if found:
-            yield {tensor.name(): tensor.as_numpy() for tensor in found}
+    answer = request.exec()
+    if answer.has_error():
+        raise RunError(f"{model}: {answer.error().message()}")
+    return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}

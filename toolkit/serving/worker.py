@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -25,7 +26,9 @@ class Engine(Protocol):
         """Advance every request; failures are reported to the requests, not raised."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Fail every request; new ones may still come."""
+        ...
 
 
 class Worker:
@@ -40,7 +43,7 @@ class Worker:
         self._thread.start()
 
     def post(self, job: Callable[[], None]) -> None:
-        """Have `job` run before the next step; it must not raise."""
+        """Have `job` run before the next step."""
         with self._wake:
             self._jobs.append(job)
             self._wake.notify()
@@ -56,13 +59,17 @@ class Worker:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._jobs or self._engine.busy or self._closed)
-            self._run_jobs()
-            if self._closed:
+            try:
+                self._run_jobs()
+                if self._closed:
+                    self._engine.close()
+                    return
+                self._gather()
+                if self._engine.busy:
+                    self._engine.step()
+            except Exception:  # noqa: BLE001 - a bug, but the requests to come must not hang on it
+                traceback.print_exc()
                 self._engine.close()
-                return
-            self._gather()
-            if self._engine.busy:
-                self._engine.step()
 
     def _gather(self) -> None:
         deadline = time.monotonic() + self._engine.patience()

@@ -99,7 +99,7 @@ def check_instances(model: Model) -> Iterator[Finding]:
         on_gpu = group.kind == group_type.KIND_GPU or group.gpus
         if on_gpu and model.config.backend == "python" and not _has_gpu():
             yield model.warning("instance_group asks for a GPU; this machine has none")
-        if group.count > 1 and model.ours and model.config.model_transaction_policy.decoupled:
+        if group.count > 1 and "gpt_model_path" in model.parameters and model.ours:
             yield model.warning(
                 f"instance_group: {group.count} instances, each with an engine and KV cache of its "
                 "own; one serves many requests at once"

@@ -20,6 +20,9 @@ from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
 from toolkit.speculation.draft_length import draft_length_policy
 from toolkit.speculation.request import Request
 
+# Between two calls a cancelled request is noticed; without a stream nobody waits for single tokens.
+BURST = 8
+
 
 class TritonPythonModel:
     """One thread per request at work; as many as the engine has sequences."""
@@ -84,6 +87,7 @@ class TritonPythonModel:
             request,
             RemoteTarget(self._target, request),
             self._source(wanted, request),
+            burst=1 if wanted.stream else BURST,
             cancelled=sender.cancelled,
             draft_failed=self._draft_failed,
         )

@@ -1,3 +1,5 @@
+"""Text to tokens."""
+
 from toolkit.serving.models.preprocessing import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
