@@ -1,0 +1,40 @@
+"""What a directory of weights is, whatever a recipe takes it for.
+
+Upstream's own sample names an EAGLE-3 head as the model of its draft-target method: it loads as a
+Llama of one layer with a missing embedding, or not at all. Names and config tell the two apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_EAGLE3_NAMES = re.compile(r"midlayer\..+|d2t|t2d|(.*\.)?hidden_norm\.weight")
+_EAGLE3_CLASS = re.compile(r"(?i)eagle-?3")
+_WHOLE_MODEL = re.compile(r"(model\.)?layers\.[1-9]\d*\..+|model\.embed_tokens\.weight")
+
+
+def eagle3_signs(config: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
+    """What shows that this is an EAGLE-3 head; empty when nothing does."""
+    signs = []
+    if config.get("speculators_model_type") == "eagle3":
+        signs.append("speculators_model_type eagle3")
+    for name in _names_of_classes(config):
+        if _EAGLE3_CLASS.search(name):
+            signs.append(f"architectures {name}")
+    if config.get("draft_vocab_size") is not None:
+        signs.append(f"draft_vocab_size {config['draft_vocab_size']}")
+    if isinstance(config.get("eagle_config"), Mapping):
+        signs.append("eagle_config")
+    return signs + sorted(name for name in names if _EAGLE3_NAMES.fullmatch(name))[:3]
+
+
+def whole_model_signs(names: Iterable[str]) -> list[str]:
+    """What shows that these tensors are a language model of its own, not a head."""
+    return sorted(name for name in names if _WHOLE_MODEL.fullmatch(name))[:2]
+
+
+def _names_of_classes(config: Mapping[str, Any]) -> list[str]:
+    names = config.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
