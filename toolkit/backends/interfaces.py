@@ -5,10 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from toolkit.recipe.schema import EngineLimits, Recipe
 from toolkit.store import Store
+
+if TYPE_CHECKING:
+    from toolkit.backends.runtime import Runtime
+    from toolkit.checkpoint.tokenizer import Tokenizer
+    from toolkit.engine.built import BuiltModels
 
 
 class Backend(ABC):
@@ -46,6 +51,10 @@ class Backend(ABC):
     def engine_notes(recipe: Recipe, role: str) -> tuple[str, ...]:
         """What is worth knowing about the engine before it is built."""
         return ()
+
+    @abstractmethod
+    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+        """The recipe's engines, loaded."""
 
     @staticmethod
     @abstractmethod

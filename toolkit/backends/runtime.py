@@ -12,6 +12,7 @@ from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS, DRAFTERS
 from toolkit.speculation.draft_length import Fixed, draft_length_policy
+from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.interfaces import Drafter, LanguageModel
 from toolkit.speculation.loop import SpeculativeLoop
 
@@ -36,22 +37,26 @@ class Runtime:
         drafter: Drafter = DRAFTERS[options.drafter].create(options, self.models)
         return drafter
 
-    def loop(self, *, draft_len: int | None = None) -> SpeculativeLoop:
+    def loop(
+        self, *, draft_len: int | None = None, max_prefill_tokens: int | None = None
+    ) -> GenerationLoop:
         """A new loop. draft_len 0: plain decoding; None: the recipe's policy."""
         policy = (
             draft_length_policy(self.recipe.speculation) if draft_len is None else Fixed(draft_len)
         )
         drafter = None if draft_len == 0 else self.drafter()
-        return SpeculativeLoop(self.target, drafter, policy, decode=self.tokenizer.decode)
+        reading = {} if max_prefill_tokens is None else {"max_prefill_tokens": max_prefill_tokens}
+        return SpeculativeLoop(
+            self.target, drafter, policy, decode=self.tokenizer.decode, **reading
+        )
 
 
 def open_runtime(built: BuiltModels, *, threads: int | None = None) -> Runtime:
     """Load every engine, after checking that all models speak the target's tokens."""
     tokenizer = load_tokenizer(built.tokenizer_dir)
     _check_tokenizers(tokenizer, built.tokenizers)
-    backend = BACKENDS[built.recipe.backend]()
-    models = {role: backend.load(path, threads=threads) for role, path in built.engines.items()}
-    return Runtime(recipe=built.recipe, models=models, tokenizer=tokenizer)
+    runtime: Runtime = BACKENDS[built.recipe.backend]().open(built, tokenizer, threads=threads)
+    return runtime
 
 
 def _check_tokenizers(target: Tokenizer, tokenizers: Mapping[str, Path]) -> None:

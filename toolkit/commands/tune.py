@@ -148,8 +148,6 @@ def _measure(
 ) -> Results | None:
     """Everything measured so far, evaluated; None when there is nothing."""
     from toolkit.provenance import provenance
-    from toolkit.speculation.draft_length import Fixed
-    from toolkit.speculation.loop import SpeculativeLoop
     from toolkit.tuning.journal import Journal
     from toolkit.tuning.results import evaluate
     from toolkit.tuning.session import measure
@@ -159,10 +157,8 @@ def _measure(
     journal = Journal(directory, identity)
     if fresh:
         journal.clear()
-    loop = SpeculativeLoop(
-        runtime.target,
-        runtime.drafter(),
-        Fixed(max(grid.ks)),
+    loop = runtime.loop(
+        draft_len=max(grid.ks),
         max_prefill_tokens=recipe.engine.max_num_tokens or sys.maxsize,  # a group at once
     )
     outcome = measure(

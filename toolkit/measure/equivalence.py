@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.measure.run import EncodedPrompt
+from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.interfaces import LanguageModel, Step
-from toolkit.speculation.loop import Output, Request, SpeculativeLoop
+from toolkit.speculation.request import Output, Request
 
 # How far two computations of one logit may lie apart, as a part of the row's largest |logit|: four
 # times the rounding of the 16-bit types (2^-8, 2^-11). float32 differs by the order of sums over
@@ -116,7 +117,7 @@ class EquivalenceReport:
 
 def check_equivalence(
     target: LanguageModel,
-    loop: Callable[[bool], SpeculativeLoop],  # True: with speculation
+    loop: Callable[[bool], GenerationLoop],  # True: with speculation
     prompts: Sequence[EncodedPrompt],  # those of one domain together
     *,
     dtype: str,
@@ -150,7 +151,7 @@ def check_equivalence(
 
 
 def _in_groups(
-    loop: SpeculativeLoop, requests: Sequence[Request], size: int, advance: Callable[[float], None]
+    loop: GenerationLoop, requests: Sequence[Request], size: int, advance: Callable[[float], None]
 ) -> Iterator[Output]:
     for start in range(0, len(requests), size):
         group = requests[start : start + size]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.cpu.model import CpuModel
 from toolkit.backends.interfaces import Backend
@@ -14,6 +14,11 @@ from toolkit.engine.settings import decoder_settings
 from toolkit.errors import MissingDependencyError
 from toolkit.recipe.schema import EngineLimits, Recipe
 from toolkit.store import Store
+
+if TYPE_CHECKING:
+    from toolkit.backends.runtime import Runtime
+    from toolkit.checkpoint.tokenizer import Tokenizer
+    from toolkit.engine.built import BuiltModels
 
 
 class CpuBackend(Backend):
@@ -51,6 +56,12 @@ class CpuBackend(Backend):
         checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
     ) -> None:
         build_cpu_engine(checkpoint_dir, out, recipe.engine)
+
+    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+        from toolkit.backends.runtime import Runtime
+
+        models = {role: self.load(path, threads=threads) for role, path in built.engines.items()}
+        return Runtime(recipe=built.recipe, models=models, tokenizer=tokenizer)
 
     def load(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.interfaces import Backend
 from toolkit.engine.trtllm.build import build_engine, engine_spec, planned_limits
@@ -14,6 +14,11 @@ from toolkit.engine.trtllm.machine import find_machine, require_machine
 from toolkit.errors import SpectoolError
 from toolkit.recipe.schema import EngineLimits, Recipe
 from toolkit.store import Store
+
+if TYPE_CHECKING:
+    from toolkit.backends.runtime import Runtime
+    from toolkit.checkpoint.tokenizer import Tokenizer
+    from toolkit.engine.built import BuiltModels
 
 
 class TensorrtBackend(Backend):
@@ -63,6 +68,11 @@ class TensorrtBackend(Backend):
         except SpectoolError as error:
             notes += [f"{role} engine: digest not known here: {line}" for line in _lines(error)]
         return tuple(notes)
+
+    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+        from toolkit.backends.tensorrt.runtime import open_engines
+
+        return open_engines(built, tokenizer)
 
     @staticmethod
     def build_engine(
