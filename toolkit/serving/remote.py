@@ -90,13 +90,21 @@ class RemoteDraft(_Model, DraftSource):
         wanted = tensor("return_generation_logits", [[self._with_logits]], np.bool_)
         try:
             answer = self._ask(tokens, draft_len, [wanted], logits=self._with_logits)
-        except RunError as error:
-            raise DraftUnavailableError(str(error)) from error
-        drafted = _new_tokens(answer)[:draft_len]
-        logits = answer.get("generation_logits")
-        if logits is None or not self._with_logits:
-            return Draft(tuple(drafted))
-        return Draft(tuple(drafted), logits.reshape(-1, logits.shape[-1])[-len(drafted) :])
+            return _draft(answer, draft_len)
+        except (RunError, ValueError, LookupError) as error:
+            raise DraftUnavailableError(f"no draft from {self._model}: {error}") from error
+
+
+def _draft(answer: dict[str, Any], draft_len: int) -> Draft:
+    """What a draft model said; ValueError or LookupError when that makes no sense."""
+    drafted = tuple(_new_tokens(answer)[:draft_len])
+    if not drafted or "generation_logits" not in answer:
+        return Draft(drafted)
+    logits = answer["generation_logits"]
+    rows = logits.reshape(-1, logits.shape[-1])
+    if len(rows) < len(drafted):
+        raise ValueError(f"{len(rows)} rows of logits for {len(drafted)} draft tokens")
+    return Draft(drafted, rows[-len(drafted) :])
 
 
 def _new_tokens(answer: dict[str, Any]) -> list[int]:
