@@ -16,6 +16,7 @@ from toolkit.backends.interfaces import Backend
 from toolkit.checkpoint.convert import CONVERTER_VERSION
 from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
 from toolkit.checkpoint.heads.source import heads_identity
+from toolkit.checkpoint.quantization import needs_elsewhere
 from toolkit.checkpoint.source import source_identity
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
 from toolkit.errors import InputError
@@ -138,6 +139,14 @@ class _Planner:
                 self.problems[str(error)] = None
         return self.identities[key]
 
+    def _notes(self, kind: Kind, role: str, model: ModelSpec) -> tuple[str, ...]:
+        if kind == "engines":
+            return self.backend.engine_notes(self.recipe, role)
+        elsewhere = needs_elsewhere(model) if kind == "checkpoints" else None
+        return (
+            (f"{role}: quantization {model.quantization} needs {elsewhere}",) if elsewhere else ()
+        )
+
     def _heads_identity(self, heads: HeadSpec) -> dict[str, Any] | None:
         try:
             return heads_identity(heads, store=self.store)
@@ -169,7 +178,7 @@ class _Planner:
             path=self.store.path(kind, key) if key else None,
             cached=bool(key) and self.store.has(kind, str(key)),
             heads=heads,
-            notes=self.backend.engine_notes(self.recipe, role) if kind == "engines" else (),
+            notes=self._notes(kind, role, model),
         )
 
 

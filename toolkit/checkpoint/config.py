@@ -6,20 +6,11 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from toolkit.checkpoint.families.family import Family
+from toolkit.checkpoint.quantization import quantization_problems, quantization_section
 from toolkit.errors import CheckpointError, UnknownNameError
 from toolkit.recipe.schema import ModelSpec
 from toolkit.registry import FAMILIES
 
-# quantization in the recipe -> quant_algo. The weights stay as they are: trtllm-build, or the
-# embedded engine, quantises weight-only matrices itself when it meets floating point ones.
-WEIGHT_ONLY = {"w8a16": "W8A16", "w4a16": "W4A16"}
-NEEDS = {
-    "fp8": "calibration with NVIDIA ModelOpt on a GPU",
-    "nvfp4": "calibration with NVIDIA ModelOpt on a Blackwell GPU",
-    "awq": "calibration with NVIDIA ModelOpt on a GPU",
-    "gptq": "weights that were quantised with GPTQ, packed by TensorRT-LLM's own converter",
-    "smoothquant": "activation calibration by TensorRT-LLM's own converter",
-}
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -155,17 +146,7 @@ def _wrong_values(
                 f"config.json: {key} is {config[key]!r}; only "
                 f"{' or '.join(map(repr, allowed))} can be converted"
             )
-    if config.get("quantization_config"):
-        problems.append(
-            "config.json: quantization_config says that the weights are quantised already; "
-            "use the model's original float16 or bfloat16 weights"
-        )
-    if spec.quantization is not None and spec.quantization.lower() not in WEIGHT_ONLY:
-        needs = NEEDS.get(spec.quantization.lower(), "something that is not known here")
-        problems.append(
-            f"quantization {spec.quantization!r} needs {needs}; "
-            f"without it: null, {', '.join(WEIGHT_ONLY)}"
-        )
+    problems += quantization_problems(config, spec)
     return problems
 
 
@@ -221,10 +202,7 @@ def _assemble(
         "use_parallel_embedding": family.parallel_embedding and tp > 1,
         "embedding_sharding_dim": 0,
         "mapping": {"world_size": tp * pp, "tp_size": tp, "pp_size": pp},
-        "quantization": {
-            "quant_algo": WEIGHT_ONLY.get((spec.quantization or "").lower()),
-            "kv_cache_quant_algo": None,
-        },
+        "quantization": quantization_section(config, spec),
         "runtime_defaults": None,
         **{
             key: values[source]

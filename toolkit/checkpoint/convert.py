@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.config import checkpoint_config, family_of, sizes
 from toolkit.checkpoint.families.family import Family, Place
+from toolkit.checkpoint.fp8 import FLOAT8, Float8Source
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.safetensors_file import shown
 from toolkit.checkpoint.write import Part, write_ranks
@@ -59,10 +60,11 @@ def placed(
     layers = spec.layers or tuple(range(config["num_hidden_layers"]))
     said = source.config.get("tie_word_embeddings")
     tied = bool(family.defaults["tie_word_embeddings"] if said is None else said)
+    dtypes = (*FLOATS, FLOAT8) if isinstance(source, Float8Source) else FLOATS
     problems: dict[tuple[str, str], list[int]] = {}
     tensors: dict[str, list[Part]] = {}
     for wanted in _wanted(family, config, layers, tied):
-        if problem := _problem(source, wanted):
+        if problem := _problem(source, wanted, dtypes):
             _note(problems, wanted.pattern, wanted.layer, problem)
         part = Part(wanted.source, wanted.place, wanted.shape)
         tensors.setdefault(wanted.name, []).append(part)
@@ -73,7 +75,7 @@ def placed(
             _note(problems, pattern, layer, "unexpected; this architecture has no such tensor")
     if problems:
         raise CheckpointError(source.name, [_say(*key, at) for key, at in problems.items()])
-    return tensors
+    return source.scaled(tensors) if isinstance(source, Float8Source) else tensors
 
 
 def _wanted(
@@ -100,14 +102,14 @@ def _wanted(
             yield _Wanted(name, None, place.name, place, shape)
 
 
-def _problem(source: Source, wanted: _Wanted) -> str | None:
+def _problem(source: Source, wanted: _Wanted, dtypes: Sequence[str]) -> str | None:
     found = source.tensors.get(wanted.source)
     if found is None:
         return f"missing; expected shape {list(wanted.shape)}"
     if found.shape != wanted.shape:
         return f"has shape {list(found.shape)}, expected {list(wanted.shape)} by config.json"
-    if found.dtype not in FLOATS:
-        return f"has dtype {found.dtype}, expected one of {', '.join(FLOATS)}"
+    if found.dtype not in dtypes:
+        return f"has dtype {found.dtype}, expected one of {', '.join(dtypes)}"
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from toolkit.checkpoint.fp8 import QUANT_CONFIG
 from toolkit.checkpoint.interfaces import ALL, Source, Stored, TensorInfo
 from toolkit.checkpoint.safetensors_file import Span, read_header, read_rows
 from toolkit.errors import CheckpointError
@@ -32,6 +33,8 @@ class DirectorySource(Source):
         self.directory = directory
         self.name = name or str(directory)
         self.config = read_json(directory / "config.json", self.name)
+        if (directory / QUANT_CONFIG).is_file():
+            self.config[QUANT_CONFIG] = read_json(directory / QUANT_CONFIG, self.name)
         self._spans = _spans(directory, self.name)
         self.tensors = {
             name: TensorInfo(name, span.shape, span.dtype.name)
@@ -65,7 +68,7 @@ class DirectorySource(Source):
 
 def content_files(directory: Path, name: str) -> list[Path]:
     """The files that decide what comes out of a conversion, shards included."""
-    fixed = [directory / file for file in ("config.json", INDEX, *TOKENIZER_FILES)]
+    fixed = [directory / file for file in ("config.json", QUANT_CONFIG, INDEX, *TOKENIZER_FILES)]
     shards = sorted(set(_shards(directory, name).values()))
     return [path for path in fixed if path.is_file()] + shards
 

@@ -49,6 +49,7 @@ def open_source(
 ) -> Source:
     """The checkpoint's tensors, fetched first where it lies elsewhere and may be fetched."""
     from toolkit.checkpoint.directory import DirectorySource
+    from toolkit.checkpoint.fp8 import Float8Source, is_float8
     from toolkit.checkpoint.gguf_source import GgufSource
 
     kind, store = kind_of(checkpoint), store or Store()
@@ -63,7 +64,8 @@ def open_source(
         path = fetch.hub_snapshot(checkpoint, revision, offline=away)
     if kind == "gguf":
         return GgufSource(path, checkpoint)
-    return DirectorySource(path, checkpoint)
+    source = DirectorySource(path, checkpoint)
+    return Float8Source(source) if is_float8(source.config) else source
 
 
 def is_offline() -> bool:

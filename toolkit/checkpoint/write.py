@@ -38,19 +38,19 @@ class Part:
     place: Place
     shape: tuple[int, ...]
     kv_heads: int | None = None  # of its own attention, where that is not the target's
+    dtype: str | None = None  # in the checkpoint, where that is not config.json's
 
 
 def write_ranks(
     source: Source, tensors: Mapping[str, list[Part]], config: Mapping[str, Any], out: Path
 ) -> None:
     """rank{r}.safetensors for every rank; r = pipeline stage * tp_size + tensor-parallel rank."""
-    dtype = np.dtype(config["dtype"])
     tp, pp = config["mapping"]["tp_size"], config["mapping"]["pp_size"]
     stages = [
         _stage(tensors, stage, pp, config["num_hidden_layers"]) for stage in range(pp)
     ]  # [pp] local name -> parts
     total = sum(
-        _rows(part, config, rank) * _width(part, config, rank) * dtype.itemsize
+        _rows(part, config, rank) * _width(part, config, rank) * _dtype(part, config).itemsize
         for stage in stages
         for parts in stage.values()
         for part in parts
@@ -95,6 +95,10 @@ def _shard(part: Part, config: Mapping[str, Any], rank: int) -> Shard:
     return shard(split_of(part.place, config), part.shape, tp, rank, kv_heads=kv_heads)
 
 
+def _dtype(part: Part, config: Mapping[str, Any]) -> np.dtype[Any]:
+    return np.dtype(part.dtype or config["dtype"])
+
+
 def _rows(part: Part, config: Mapping[str, Any], rank: int) -> int:
     return _shard(part, config, rank).rows
 
@@ -111,17 +115,17 @@ def _write_stage(
     files: Sequence[FileIO],
     bar: Progress,
 ) -> None:
-    dtype = np.dtype(config["dtype"])
     for rank, file in enumerate(files):
         header = {}
         for name, parts in tensors.items():
             rows = sum(_rows(part, config, rank) for part in parts)
             width = (_width(parts[0], config, rank),) if len(parts[0].shape) > 1 else ()
-            header[name] = (dtype, (rows, *width))
+            header[name] = (_dtype(parts[0], config), (rows, *width))
         write_all(file, memoryview(header_bytes(header)))
     for parts in tensors.values():
         for part in parts:
             shards = [_shard(part, config, rank) for rank in range(len(files))]
+            dtype = _dtype(part, config)
             _write_part(source, part, dtype, list(zip(shards, files, strict=True)), bar)
 
 

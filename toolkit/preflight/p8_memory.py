@@ -7,6 +7,9 @@ from functools import partial
 from math import ceil, prod
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy learns the name "float8_e4m3fn" from it
+import numpy as np
+
 from toolkit.checkpoint.split import shard, split_of
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.command import engine_flags
@@ -29,8 +32,8 @@ from toolkit.preflight.gpu_memory import memory_mib
 from toolkit.preflight.report import Finding, findings_of
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
-# Bytes of a weight in the engine; matrices only, the rest keeps the model's dtype.
-QUANTIZED = {"W8A16": 1.0, "W4A16": 0.5, "FP8": 1.0, "W4A16_AWQ": 0.5, "NVFP4": 0.5625}
+# Bytes of a weight that trtllm-build quantises: matrices of the layers only.
+QUANTIZED = {"W8A16": 1.0, "W4A16": 0.5}
 KV_ITEMSIZE = {"FP8": 1, "INT8": 1}
 _MATRICES = {"qkv", "dense", "fc", "gate", "proj"}
 
@@ -126,7 +129,9 @@ def _weights(checkpoint: Placed) -> int:
     for name, parts in checkpoint.tensors.items():
         matrix = name.endswith(".weight") and name.split(".")[-2] in _MATRICES
         size = QUANTIZED.get(algorithm, itemsize) if matrix and algorithm else itemsize
-        total += size * sum(_elements(part, config) for part in parts)
+        for part in parts:
+            held = np.dtype(part.dtype).itemsize if part.dtype else size
+            total += held * _elements(part, config)
     return int(total) // int(config["mapping"]["pp_size"])
 
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from toolkit.checkpoint.config import checkpoint_config, family_of
 from toolkit.checkpoint.convert import FLOATS, placed
 from toolkit.checkpoint.families.family import Place
+from toolkit.checkpoint.fp8 import is_float8
 from toolkit.checkpoint.heads.head import Head, HeadPlan, HeadSpec, HeadTensor
-from toolkit.checkpoint.interfaces import ALL, Source, TensorInfo
+from toolkit.checkpoint.interfaces import ALL, Source, Stored, TensorInfo
 from toolkit.checkpoint.safetensors_file import shown
 from toolkit.checkpoint.write import Part, write_ranks
 from toolkit.errors import CheckpointError
@@ -57,6 +58,11 @@ def combine(source: Source, heads: Source, spec: ModelSpec, head: HeadSpec) -> C
                 f"config.json: architectures is {base['architecture']}; TensorRT-LLM {number} has "
                 f"{head.kind} for {', '.join(kind.targets(head.release))}"
             ],
+        )
+    if is_float8(source.config):
+        raise CheckpointError(
+            spec.checkpoint,
+            [f"the target is float8; {head.kind} heads are converted beside unquantised targets"],
         )
     if _same_place(spec, head):
         source, heads = _outside(source, kind.prefix), _inside(heads, kind.prefix, head.kind)
@@ -139,6 +145,13 @@ class _Joined(Source):
             return zeros if columns == ALL else zeros[:, columns]
         return self._target.read(name, rows, columns)
 
+    def stored(self, name: str) -> Stored | None:
+        if name.startswith(_ZEROS):
+            return None
+        if name.startswith(_HEAD):
+            return self._heads.stored(name.removeprefix(_HEAD))
+        return self._target.stored(name)
+
     def tokenizer_files(self, out: Path) -> None:
         self._target.tokenizer_files(out)
 
@@ -158,6 +171,9 @@ class _Some(Source):
 
     def read(self, name: str, rows: slice = ALL, columns: slice = ALL) -> NDArray[Any]:
         return self._whole.read(name, rows, columns)
+
+    def stored(self, name: str) -> Stored | None:
+        return self._whole.stored(name)
 
     def tokenizer_files(self, out: Path) -> None:
         self._whole.tokenizer_files(out)

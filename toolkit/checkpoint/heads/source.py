@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toolkit.checkpoint.directory import DirectorySource, content_files, read_json
 from toolkit.checkpoint.heads.head import Head, HeadSpec
 from toolkit.checkpoint.heads.torch_file import TorchFile
-from toolkit.checkpoint.interfaces import ALL, Source, TensorInfo
+from toolkit.checkpoint.interfaces import ALL, Source, Stored, TensorInfo
 from toolkit.checkpoint.safetensors_file import read_header, read_rows
 from toolkit.checkpoint.source import is_offline, kind_of
 from toolkit.errors import CheckpointError, InputError
@@ -39,6 +39,12 @@ class HeadFile(Source):
         if self._torch:
             return self._torch.read(name, rows, columns)
         return read_rows(self.path, self._spans[name], rows, columns)
+
+    def stored(self, name: str) -> Stored | None:
+        if self._torch:
+            return None
+        span = self._spans[name]
+        return Stored(self.path, span.start, span.dtype.name)
 
     def tokenizer_files(self, out: Path) -> None:
         raise InputError(f"{self.name}: drafting heads have no tokenizer; the target's is used")
