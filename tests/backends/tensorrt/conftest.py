@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from tests.backends.tensorrt.fake_bindings import FakeBindings
+from tests.commands.conftest import spectool
+from tests.engine.trtllm.conftest import installation
 from tests.engine.trtllm.golden_flags import GOLDEN
 from tests.engine.trtllm.recipes import made
 from tests.tiny import write_tokenizer
@@ -13,6 +15,8 @@ from toolkit.backends.runtime import open_runtime
 from toolkit.engine.built import BuiltModels
 from toolkit.engine.trtllm.command import engine_flags, release_of
 from toolkit.engine.trtllm.limits import effective_limits
+
+__all__ = ["installation", "spectool"]  # fixtures that are at home elsewhere
 
 TEMPLATE = {
     "medusa": "engine016_medusa",

@@ -92,8 +92,8 @@ def _checked_config(
     """The checkpoint's config.json, after the rules have seen it and its files are as published."""
     if (checkpoint_dir / MANIFEST).is_file() and (damage := store.damaged(checkpoint_dir)):
         raise InputError(
-            f"{checkpoint_dir}: changed after it was converted ({'; '.join(damage)}); remove it "
-            "with `spectool store prune` and build again"
+            f"{checkpoint_dir}: changed after it was converted ({'; '.join(damage)}); remove "
+            "this directory and build again"
         )
     pretrained: dict[str, Any] = json.loads((checkpoint_dir / "config.json").read_text("utf-8"))
     problems = [
