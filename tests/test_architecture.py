@@ -11,7 +11,7 @@ ORDER = [
     "roots", "recipe", "speculation", "checkpoint", "engine", "backends",
     "measure", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
-PLANNING = {"execute", "preflight"}  # what is done with a plan stands beside it
+PLANNING = {"execute", "preflight", "migrate", "export"}  # what is done with a plan stands beside it
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",

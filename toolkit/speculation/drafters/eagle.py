@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -51,6 +51,12 @@ class EagleDrafter(EngineOnlyDrafter):
 
     Options = EagleSpeculation
     needs = "EAGLE head"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target, published or trained on the target's own "
+        "answers; an EAGLE-1 or EAGLE-2 head reads one layer of the target instead of three and "
+        "cannot be turned into one",
+        "ngram": "no training; pays where the output repeats the prompt",
+    }
 
     @classmethod
     def engine_flags(

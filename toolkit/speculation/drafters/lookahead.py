@@ -8,7 +8,7 @@ With window W, n-gram size N and verification set G a step looks at
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,10 @@ class LookaheadDrafter(EngineOnlyDrafter):
 
     Options = LookaheadSpeculation
     needs = "lookahead decoding"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "ngram": "no second model and no training either, but it drafts only what the text holds "
+        "already: expect less in free chat, more where the output repeats the prompt",
+    }
 
     @classmethod
     def engine_flags(

@@ -33,6 +33,11 @@ class MedusaDrafter(EngineOnlyDrafter):
 
     Options = MedusaSpeculation
     needs = "Medusa heads"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target, published or trained on the target's own "
+        "answers; Medusa heads cannot be turned into one",
+        "ngram": "no training; pays where the output repeats the prompt",
+    }
     # Heads stay in the target's dtype, and engines of a quantised target with plain heads fail.
     quantizations: ClassVar[frozenset[str] | None] = frozenset()
 

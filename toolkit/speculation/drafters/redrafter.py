@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -51,6 +51,11 @@ class ReDrafterDrafter(EngineOnlyDrafter):
 
     Options = ReDrafterSpeculation
     needs = "ReDrafter head"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target, published or trained on the target's own "
+        "answers; a recurrent head cannot be turned into one",
+        "ngram": "no training; pays where the output repeats the prompt",
+    }
 
     @classmethod
     def engine_flags(
