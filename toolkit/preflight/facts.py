@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.checkpoint.config import checkpoint_config, family_of
 from toolkit.checkpoint.convert import placed
 from toolkit.checkpoint.heads.combine import combine
-from toolkit.checkpoint.heads.head import HeadSpec, head_of
+from toolkit.checkpoint.heads.head import Head, HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_head_files, open_heads
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.source import open_source
@@ -23,7 +23,7 @@ from toolkit.errors import CheckpointError, InputError, SpectoolError
 from toolkit.preflight.report import Report
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import ModelSpec, Recipe
-from toolkit.registry import DRAFTERS
+from toolkit.registry import DRAFTERS, HEADS
 from toolkit.store import Store
 
 
@@ -75,9 +75,15 @@ class Facts:
             raise found
         return found
 
+    def _drafts_for(self, config: Mapping[str, Any]) -> bool:
+        """Whether there are such heads for this target at all; P1 says so where there are not."""
+        assert self.head
+        kind: Head = HEADS[self.head.kind]
+        return kind.architecture(config["architecture"], self.head.release) is not None
+
     def _place(self, role: str) -> Placed:
         source, model, config = self.sources[role], self.models[role], self.configs[role]
-        if role == "target" and self.head and self.heads:
+        if role == "target" and self.head and self.heads and self._drafts_for(config):
             whole = combine(source, self.heads, model, self.head)
             return Placed(whole.config, whole.tensors)
         return Placed(config, placed(source, family_of(source.config, model), config, model))

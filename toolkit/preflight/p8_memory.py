@@ -143,4 +143,4 @@ def _elements(part: Part, config: Mapping[str, Any]) -> int:
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
+    return f"{size / GIB:.1f} GiB" if abs(size) >= 0.1 * GIB else f"{size / MIB:.1f} MiB"

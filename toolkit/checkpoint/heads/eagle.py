@@ -98,9 +98,9 @@ def refuse_eagle3(heads: Source, base: Mapping[str, Any]) -> None:
         raise CheckpointError(
             heads.name,
             [
-                f"is an EAGLE-3 head ({found}); TensorRT-LLM's engines have no place for its fused "
-                "hidden states, draft vocabulary and own lm_head; use drafter: eagle3 with "
-                "backend: pytorch, or an EAGLE-1 or EAGLE-2 head"
+                f"{heads.name} is an EAGLE-3 head ({found}); TensorRT-LLM's engines have no "
+                "place for its fused hidden states, draft vocabulary and own lm_head; use drafter: "
+                "eagle3 with backend: pytorch, or an EAGLE-1 or EAGLE-2 head"
             ],
         )
 

@@ -86,10 +86,14 @@ def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, A
 
 
 def _kind(checkpoint: str) -> str:
-    kind = kind_of(checkpoint)
+    try:
+        kind: str = kind_of(checkpoint)
+    except InputError:
+        kind = "not there"
     if kind not in ("directory", "hub"):
         raise InputError(
-            f"heads {checkpoint!r}: expected a directory with the heads' weights, or a hub id"
+            f"heads {checkpoint!r}: expected a directory with the heads' weights, or a hub id "
+            f"(this is {kind})"
         )
     return kind
 
