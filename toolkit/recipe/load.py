@@ -33,10 +33,27 @@ def dump_recipe(recipe: Recipe) -> str:
     """YAML that loads back to the same recipe; every default is written out, paths absolute."""
     data = recipe.model_dump(mode="json")
     return str(
-        yaml.safe_dump(
-            data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+        yaml.dump(
+            data,
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            default_flow_style=None,
+            width=100,
         )
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text with exotic line ends in double quotes; plain, YAML would fold them away."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if set(text) & set("\x85\u2028\u2029") else None
+    ),
+)
 
 
 def bundled_recipes() -> dict[str, Path]:
