@@ -150,4 +150,5 @@ def test_commands_carry_everything_that_changes_bytes(tmp_path, store):
 def test_every_bundled_recipe_can_be_planned_without_a_network(name, store, no_network):
     plan = make_plan(load_recipe(name), store)
     assert {a.kind for a in plan.artefacts} == {"checkpoints", "tokenizers", "engines"}
-    assert plan.to_json()["artefacts"][0]["command"].startswith("spectool convert ")
+    command = plan.to_json()["artefacts"][0]["command"]
+    assert command.startswith(("spectool convert ", "convert "))  # heads have no command alone

@@ -21,7 +21,7 @@ def test_recipes_lists_names_with_what_they_are(spectool):
         assert f"{name} " in ran.out
     listed = json.loads(spectool("recipes", "--json").out)
     assert {item["name"] for item in listed} == set(bundled_recipes())
-    assert all(item["about"].startswith("SmolLM2") for item in listed)
+    assert all(item["about"] for item in listed)
 
 
 @pytest.mark.parametrize("name", sorted(bundled_recipes()))

@@ -34,7 +34,8 @@ def describe(found: Plan) -> str:
         [a.kind, a.role, a.digest or "known once fetched", "cached" if a.cached else "to make"]
         for a in found.artefacts
     ]
-    notes = [f"note: {note}" for artefact in found.artefacts for note in artefact.notes]
+    said = dict.fromkeys(note for artefact in found.artefacts for note in artefact.notes)
+    notes = [f"note: {note}" for note in said]
     missing = [artefact.command for artefact in found.artefacts if not artefact.cached]
     steps = "\n".join(["", "steps:", *(f"  {command}" for command in missing)]) if missing else ""
     return "\n".join([table(rows, ("kind", "role", "digest", "state")) + steps, *notes])

@@ -202,7 +202,7 @@ def test_a_plan_needs_no_gpu(spectool, installation, recipe, store):
     assert by_role["target"]["digest"] is None
     notes = " ".join(by_role["target"]["notes"])
     assert "max_seq_len 64 becomes 68" in notes
-    assert "digest not known here: trtllm-build is not on PATH" in notes
+    assert "engine digests are not known here: trtllm-build is not on PATH" in notes
 
 
 def test_a_plan_where_the_gpu_is_knows_every_digest(spectool, installation, recipe):

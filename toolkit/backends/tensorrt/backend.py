@@ -66,7 +66,7 @@ class TensorrtBackend(Backend):
         try:
             require_machine(recipe)
         except SpectoolError as error:
-            notes += [f"{role} engine: digest not known here: {line}" for line in _lines(error)]
+            notes += [f"engine digests are not known here: {line}" for line in _lines(error)]
         return tuple(notes)
 
     def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
