@@ -148,6 +148,49 @@ class TensorRT(Section):
     )
 
 
+class AcceptanceGate(Section):
+    """Ends speculation for good once too little of it is accepted; a restart brings it back."""
+
+    window: int = Field(ge=1, description="Over the last N requests (up to 1.3) or iterations.")
+    min_rate: float | None = Field(
+        None, gt=0, le=1, description="Accepted over drafted tokens; late previews of 1.3 on."
+    )
+    min_accepted: float | None = Field(
+        None, gt=0, description="Accepted tokens of a verify step; 1.2 and early previews of 1.3."
+    )
+
+
+class PyTorch(Section):
+    """Backend `pytorch` only: what TensorRT-LLM's LLM API is told besides the drafter."""
+
+    kv_cache_fraction: float = Field(
+        0.9, gt=0, lt=1, description="Of the GPU memory left after loading."
+    )
+    block_reuse: bool = Field(True, description="Keep KV blocks of earlier prompts.")
+    overlap_scheduler: bool | None = Field(None, description="null: on where the drafter may.")
+    cuda_graphs: bool = True
+    chunked_prefill: bool = False
+    attention_backend: Literal["TRTLLM", "FLASHINFER", "VANILLA"] = "TRTLLM"
+    guided_decoding: Literal["xgrammar", "llguidance"] | None = None
+    greedy_only: bool = Field(
+        False, description="Requests never sample: drafters may skip temperature and top-p."
+    )
+    rejection_sampling: bool = Field(
+        False, description="Sampled drafts, accepted by rejection sampling; needs FlashInfer."
+    )
+    penalties: bool = Field(False, description="Requests may ask for repetition penalties.")
+    max_concurrency: int | None = Field(
+        None, ge=1, description="No speculation above this batch size."
+    )
+    acceptance_gate: AcceptanceGate | None = None
+    speculative_config: dict[str, Any] = Field(
+        default={}, description="More keys of speculative_config, in the release's own words."
+    )
+    llm_args: dict[str, Any] = Field(
+        default={}, description="More keys of the LLM API, in the release's own words."
+    )
+
+
 class Sampling(Section):
     """How a token is drawn from the logits; temperature 0 is greedy."""
 
@@ -211,6 +254,7 @@ class Recipe(Section):
     speculation: Annotated[SerializeAsAny[Speculation], BeforeValidator(_parse_speculation)]
     engine: EngineLimits = EngineLimits()
     tensorrt: TensorRT = TensorRT()
+    pytorch: PyTorch = PyTorch()
     tune: Tune = Tune()
     serve: Serve = Serve()
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.recipe.schema import ModelSpec, Speculation
+from toolkit.speculation.llmapi import LlmApiSide
 from toolkit.speculation.migration import MigrationSide
 from toolkit.speculation.tensorrt import TensorrtSide
 
@@ -111,7 +112,7 @@ class Proposal:
     probs: NDArray[np.float64] | None = None
 
 
-class Drafter(TensorrtSide, MigrationSide, ABC):
+class Drafter(TensorrtSide, MigrationSide, LlmApiSide, ABC):
     """One way to draft. Everything that differs by drafter stands in the drafter's own file."""
 
     Options: ClassVar[type[Speculation]]

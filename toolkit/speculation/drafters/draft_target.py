@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from toolkit.recipe.release import Release
-from toolkit.recipe.schema import ModelSpec, Recipe, Speculation
+from toolkit.recipe.release import Release, Version
+from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
+from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
@@ -32,6 +33,7 @@ class DraftTargetDrafter(Drafter):
     """One forward pass of the draft model per depth, over the sequences that still draft."""
 
     Options = DraftTargetSpeculation
+    llmapi_since = "1.0"
 
     def __init__(self, draft: LanguageModel, vocab_size: int | None = None) -> None:
         self._draft = draft
@@ -81,6 +83,48 @@ class DraftTargetDrafter(Drafter):
                 f"the draft's logits are {width['draft']} wide, the target's {width['target']}, "
                 "and TensorRT-LLM needs equal ones: false accepts by tokens, or take a draft with "
                 "the target's vocab_size",
+            )
+
+    @classmethod
+    def llmapi_draft(cls, options: Speculation) -> DraftCheckpoint:
+        assert isinstance(options, DraftTargetSpeculation)
+        draft = options.draft
+        source = HeadSource(checkpoint=draft.checkpoint, revision=draft.revision)
+        return DraftCheckpoint(source, "model")
+
+    @classmethod
+    def in_target_graph(cls, options: Speculation, release: Version) -> bool:
+        return release >= LATE_1_3
+
+    @classmethod
+    def overlaps(cls, options: Speculation, release: Version) -> bool:
+        return release >= LATE_1_3
+
+    @classmethod
+    def llmapi_problems(cls, recipe: Recipe, release: Version) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, DraftTargetSpeculation)
+        where = ("speculation", "draft")
+        if options.draft.layers is not None:
+            yield (*where, "layers"), "TensorRT-LLM loads whole checkpoints; remove it"
+        if options.draft.quantization is not None:
+            yield (
+                (*where, "quantization"),
+                "TensorRT-LLM loads a draft as its checkpoint is; name a quantised checkpoint "
+                "instead, and remove it",
+            )
+        if "parallel" in options.draft.model_fields_set and (
+            options.draft.parallel.tp not in (1, recipe.target.parallel.tp)
+        ):
+            yield (
+                (*where, "parallel", "tp"),
+                f"{options.draft.parallel.tp}; the draft runs on the target's GPUs "
+                f"(parallel.tp {recipe.target.parallel.tp}); remove it",
+            )
+        if options.use_draft_logits:
+            yield (
+                ("speculation", "use_draft_logits"),
+                "backend tensorrt only; here pytorch.rejection_sampling is the switch",
             )
 
     @classmethod

@@ -1,33 +1,163 @@
-"""EAGLE-3 (Li et al. 2025): known by name here, so that a recipe for it gets an answer."""
+"""EAGLE-3 (Li et al. 2025): a head that reads three of the target's layers drafts."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from toolkit.recipe.schema import HeadSource, Speculation
-from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from pydantic import Field, model_validator
+
+from toolkit.recipe.release import Version
+from toolkit.recipe.schema import HeadSource, Recipe, Section, Speculation
+from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
+from toolkit.speculation.llmapi import (
+    EAGLE3,
+    LATE_1_3,
+    DraftCheckpoint,
+    FieldPath,
+    tree_problems,
+)
+
+
+class SuffixMatching(Section):
+    """Long matches of the text so far replace what the neural drafter says."""
+
+    threshold: int = Field(4, ge=1, description="Tokens that a match must have.")
+    enable_global_pool: bool = Field(False, description="Look in all active requests.")
 
 
 class Eagle3Speculation(Speculation):
-    """A head that reads three of the target's layers and has a vocabulary of its own."""
+    """A head trained for this very target, with a vocabulary of its own."""
 
     drafter: Literal["eagle3"] = "eagle3"
+    max_draft_len: int = Field(3, ge=1, le=512, description="Depth, with a dynamic tree.")
     heads: HeadSource
+    one_model: bool = Field(
+        True, description="Draft in the target's graph; false until early previews of 1.3 only."
+    )
+    use_dynamic_tree: bool = False
+    dynamic_tree_max_top_k: int | None = Field(
+        None, ge=1, le=64, description="Children of each node that is expanded."
+    )
+    max_total_draft_tokens: int | None = Field(
+        None, ge=1, le=1024, description="Nodes of the tree; null: top k times max_draft_len."
+    )
+    eagle3_layers_to_capture: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="Target layers that the head reads; null: 1, middle, fourth from last."
+    )
+    eagle3_model_arch: Literal["llama3", "mistral_large3"] = "llama3"
+    sa_config: SuffixMatching | None = None
+
+    @model_validator(mode="after")
+    def _whole_tree(self) -> Eagle3Speculation:
+        top_k, total = self.dynamic_tree_max_top_k, self.max_total_draft_tokens
+        if not self.use_dynamic_tree:
+            if top_k is not None or total is not None:
+                raise ValueError(
+                    "dynamic_tree_max_top_k and max_total_draft_tokens are sizes of a dynamic "
+                    "tree; set use_dynamic_tree: true or remove them"
+                )
+            return self
+        if top_k is None:
+            raise ValueError("use_dynamic_tree needs dynamic_tree_max_top_k (EAGLE's authors: 10)")
+        low, high = self.max_draft_len, top_k * self.max_draft_len
+        if total is not None and not low <= total <= high:
+            raise ValueError(
+                f"max_total_draft_tokens {total} is outside {low}..{high} (max_draft_len up to "
+                "dynamic_tree_max_top_k times max_draft_len)"
+            )
+        return self
+
+    @property
+    def total_draft_tokens(self) -> int:
+        """Draft tokens of one verify step."""
+        if not self.use_dynamic_tree:
+            return self.max_draft_len
+        return self.max_total_draft_tokens or (self.dynamic_tree_max_top_k or 1) * (
+            self.max_draft_len
+        )
 
 
-class Eagle3Drafter(EngineOnlyDrafter):
+class Eagle3Drafter(LlmApiOnlyDrafter):
     """Runs in TensorRT-LLM's PyTorch backend only."""
 
     Options = Eagle3Speculation
+    llmapi_since = "1.0"
     needs = "EAGLE-3 head"
+    no_engine = (
+        "TensorRT-LLM's engines have no place for its fused hidden states, draft vocabulary and "
+        "lm_head"
+    )
 
     @classmethod
-    def unsupported_on(cls, backend: str, version: str) -> str | None:
-        if backend == "pytorch":
-            return None
-        if backend == "tensorrt":
-            return (
-                "TensorRT-LLM's engines have no place for its fused hidden states, draft "
-                "vocabulary and lm_head; use backend: pytorch (TensorRT-LLM 1.0 or newer)"
+    def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:
+        assert isinstance(options, Eagle3Speculation)
+        config: dict[str, Any] = {"max_draft_len": options.max_draft_len}
+        if not options.one_model:
+            config["eagle3_one_model"] = False
+        if options.use_dynamic_tree:
+            config |= {
+                "use_dynamic_tree": True,
+                "dynamic_tree_max_topK": options.dynamic_tree_max_top_k,
+                "max_total_draft_tokens": options.total_draft_tokens,
+            }
+        if options.eagle3_layers_to_capture is not None:
+            config["eagle3_layers_to_capture"] = sorted(set(options.eagle3_layers_to_capture))
+        if options.eagle3_model_arch != "llama3":
+            config["eagle3_model_arch"] = options.eagle3_model_arch
+        if options.sa_config:
+            config["sa_config"] = options.sa_config.model_dump()
+        return config
+
+    @classmethod
+    def llmapi_draft(cls, options: Speculation) -> DraftCheckpoint:
+        assert isinstance(options, Eagle3Speculation)
+        return DraftCheckpoint(options.heads, "eagle3")
+
+    @classmethod
+    def in_target_graph(cls, options: Speculation, release: Version) -> bool:
+        assert isinstance(options, Eagle3Speculation)
+        return options.one_model or release >= LATE_1_3
+
+    @classmethod
+    def tokens_per_step(cls, options: Speculation) -> int:
+        assert isinstance(options, Eagle3Speculation)
+        return options.total_draft_tokens + 1
+
+    @classmethod
+    def follows_schedule(cls, options: Speculation, release: Version) -> bool:
+        assert isinstance(options, Eagle3Speculation)
+        return not options.use_dynamic_tree
+
+    @classmethod
+    def llmapi_problems(cls, recipe: Recipe, release: Version) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, Eagle3Speculation)
+        if not options.one_model and release >= LATE_1_3:
+            yield (
+                ("speculation", "one_model"),
+                f"TensorRT-LLM {recipe.tensorrt_llm} ignores false: the head always runs in the "
+                "target's graph; remove it",
             )
-        return f"backend {backend!r} has no EAGLE-3 head; use backend: pytorch"
+        if options.use_dynamic_tree and release < EAGLE3:
+            yield (
+                ("speculation", "use_dynamic_tree"),
+                f"TensorRT-LLM {recipe.tensorrt_llm} has no dynamic tree on this backend; it came "
+                "with 1.3",
+            )
+
+    @classmethod
+    def llmapi_model_problems(
+        cls, recipe: Recipe, release: Version, target: Mapping[str, Any]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, Eagle3Speculation)
+        if options.use_dynamic_tree:
+            yield from tree_problems(recipe, target)
+        layers = target.get("num_hidden_layers")
+        wrong = [n for n in options.eagle3_layers_to_capture or () if layers and n >= layers]
+        if wrong:
+            yield (
+                ("speculation", "eagle3_layers_to_capture"),
+                f"{wrong}, but the target's layers are 0..{int(layers or 0) - 1}",
+            )

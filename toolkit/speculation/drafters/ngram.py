@@ -7,15 +7,15 @@ on in what it has drafted, so that 5 6 5 6 continues 5 6 5 6 5 6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from toolkit.recipe.release import Release
-from toolkit.recipe.schema import Speculation
+from toolkit.recipe.release import Release, Version
+from toolkit.recipe.schema import Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal
-from toolkit.speculation.tensorrt import FlagValue, external_draft_flags
+from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
 
 class NGramSpeculation(Speculation):
@@ -68,6 +68,7 @@ class NGramDrafter(Drafter):
     """Keeps one index per sequence; a step costs O(new tokens)."""
 
     Options = NGramSpeculation
+    llmapi_since = "1.0"
 
     def __init__(self, min_size: int = 1, max_size: int = 4) -> None:
         self._sizes = (min_size, max_size)
@@ -78,6 +79,35 @@ class NGramDrafter(Drafter):
         cls, options: Speculation, role: str, release: Release
     ) -> Mapping[str, FlagValue]:
         return external_draft_flags(options, role)
+
+    @classmethod
+    def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:
+        assert isinstance(options, NGramSpeculation)
+        return {
+            "max_draft_len": options.max_draft_len,
+            "max_matching_ngram_size": options.max_matching_ngram_size,
+            # As here: the latest match, in the request's own text.
+            "is_use_oldest": False,
+            "is_public_pool": False,
+        }
+
+    @classmethod
+    def in_target_graph(cls, options: Speculation, release: Version) -> bool:
+        return False
+
+    @classmethod
+    def overlaps(cls, options: Speculation, release: Version) -> bool:
+        return False
+
+    @classmethod
+    def llmapi_problems(cls, recipe: Recipe, release: Version) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, NGramSpeculation)
+        if options.min_matching_ngram_size != 1:
+            yield (
+                ("speculation", "min_matching_ngram_size"),
+                "TensorRT-LLM matches down to one token and has no such limit; remove it",
+            )
 
     @classmethod
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> NGramDrafter:
