@@ -205,3 +205,10 @@ def test_a_smaller_batch_than_the_recipe_asks_for_is_a_note(spectool, lab):
     ran = spectool("check", lab.path(), "--gpu-memory", "8")
     assert ran.code == 0
     assert "engine.max_batch_size is 4000; more wait for free KV blocks" in ran.out
+
+
+@pytest.mark.parametrize(("gpu", "budgeted"), [("L40S", True), ("sm_90", False), (None, False)])
+def test_the_recipes_own_gpu_is_budgeted_where_its_memory_is_known(spectool, lab, gpu, budgeted):
+    ran = spectool("check", lab.set("tensorrt.gpu", gpu).path(), "--json")
+    assert ran.code == 0
+    assert (json.loads(ran.out)["memory"] is not None) == budgeted

@@ -15,14 +15,22 @@ MEMORY_MIB = {
 }  # fmt: skip
 
 
+_KNOWN = {name.replace(" ", "-"): size for name, size in MEMORY_MIB.items()}
+
+
 def memory_mib(gpu: str) -> int:
     """`h100`, `A100 40GB` or `a100-40` in MiB; InputError for a GPU that is not in the table."""
-    words = re.sub(r"[\s_-]+", "-", gpu.strip().upper())
-    known = {re.sub(r"\s+", "-", name): size for name, size in MEMORY_MIB.items()}
-    for text in (words, f"{words}GB"):
-        if text in known:
-            return known[text]
+    if is_known(gpu):
+        return _KNOWN.get(_words(gpu)) or _KNOWN[f"{_words(gpu)}GB"]
     raise InputError(
-        f"unknown GPU {gpu!r}{did_you_mean(words, known)} (known: {', '.join(MEMORY_MIB)}); "
+        f"unknown GPU {gpu!r}{did_you_mean(_words(gpu), _KNOWN)} (known: {', '.join(MEMORY_MIB)}); "
         "give its memory instead: --gpu-memory GIB"
     )
+
+
+def is_known(gpu: str) -> bool:
+    return _words(gpu) in _KNOWN or f"{_words(gpu)}GB" in _KNOWN
+
+
+def _words(gpu: str) -> str:
+    return re.sub(r"[\s_-]+", "-", gpu.strip().upper())

@@ -12,10 +12,15 @@ from toolkit.preflight.report import Finding, findings_of
 def check(facts: Facts) -> Iterator[Finding]:
     """What `convert` would refuse, from headers alone."""
     for role in facts.configs:
+        name = facts.sources[role].name
         try:
             facts.placed(role)
         except CheckpointError as error:
-            yield from findings_of(role, error)
+            yield from findings_of(f"{role} {name}", error)
+            yield Finding(
+                f"{role} {name}",
+                "take the whole checkpoint again, with the config.json that belongs to it",
+            )
     yield from _head_count(facts)
 
 

@@ -28,7 +28,7 @@ from toolkit.preflight.budget import (
     make_budget,
 )
 from toolkit.preflight.facts import Facts, Placed
-from toolkit.preflight.gpu_memory import memory_mib
+from toolkit.preflight.gpu_memory import is_known, memory_mib
 from toolkit.preflight.report import Finding, findings_of
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -75,13 +75,14 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 def budget_of(facts: Facts) -> Budget | None:
     """The budget, when a GPU is named and the checkpoints are whole; InputError: unknown GPU."""
-    gpu = facts.gpu or (None if facts.gpu_memory else facts.recipe.tensorrt.gpu)
-    if gpu is None and facts.gpu_memory is None:
-        return None
     if facts.gpu_memory is not None:
-        name, total = gpu or f"{facts.gpu_memory:g} GiB", int(facts.gpu_memory * GIB)
+        name, total = facts.gpu or f"{facts.gpu_memory:g} GiB", int(facts.gpu_memory * GIB)
+    elif facts.gpu is not None:
+        name, total = facts.gpu, memory_mib(facts.gpu) * MIB
+    elif (named := facts.recipe.tensorrt.gpu) and is_known(named):
+        name, total = named, memory_mib(named) * MIB
     else:
-        name, total = str(gpu), memory_mib(str(gpu)) * MIB
+        return None  # an architecture like sm_90 may be named, which has any memory
     if set(facts.configs) != set(facts.models):
         return None
     try:
@@ -93,8 +94,15 @@ def budget_of(facts: Facts) -> Budget | None:
         total,
         partial(_sizes, facts, checkpoints),
         facts.recipe.engine.max_batch_size,
-        facts.recipe.tensorrt.kv_cache_fraction,
+        _kv_cache_fraction(facts),
     )
+
+
+def _kv_cache_fraction(facts: Facts) -> float:
+    """The backend's own section says it, where it has one."""
+    section = getattr(facts.recipe, facts.recipe.backend, None)
+    found: float = getattr(section, "kv_cache_fraction", facts.recipe.tensorrt.kv_cache_fraction)
+    return found
 
 
 def _sizes(facts: Facts, checkpoints: Mapping[str, Placed], batch: int) -> Sequence[Sizes]:

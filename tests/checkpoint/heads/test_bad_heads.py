@@ -12,7 +12,7 @@ from tests import tiny_heads as heads
 from tests.tiny import HIDDEN, VOCAB, hf_config, hf_tensors, write_checkpoint
 from toolkit.checkpoint.heads.combine import convert_with_heads
 from toolkit.checkpoint.heads.head import HeadSpec
-from toolkit.checkpoint.heads.source import open_heads
+from toolkit.checkpoint.heads.source import heads_identity, open_heads
 from toolkit.checkpoint.source import open_source
 from toolkit.errors import CheckpointError, InputError, MissingDependencyError
 from toolkit.recipe.schema import ModelSpec, Parallel
@@ -208,5 +208,15 @@ def test_a_directory_without_weights_says_which_files_it_expected(tmp_path):
 
 
 def test_heads_cannot_be_a_gguf_or_a_package(tmp_path):
-    with pytest.raises(InputError, match="expected a directory"):
+    with pytest.raises(InputError, match=r"expected a directory.*\(this is pip\)"):
         open_heads(HeadSpec(kind="medusa", checkpoint="pip:some-model==1.0"))
+
+
+def test_heads_on_the_hub_are_not_fetched_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    spec = HeadSpec(kind="medusa", checkpoint="nobody/heads", revision="main")
+    with pytest.raises(CheckpointError, match="not in the hub cache, and the network is off"):
+        open_heads(spec, offline=True)
+    assert heads_identity(spec) is None
+    pinned = HeadSpec(kind="medusa", checkpoint="nobody/heads", revision="0" * 40)
+    assert heads_identity(pinned) == {"hub": "nobody/heads", "commit": "0" * 40}
