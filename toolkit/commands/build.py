@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from toolkit.commands.options import (
 
 if TYPE_CHECKING:
     from toolkit.execute import Made
+    from toolkit.plan import Plan
 
 
 def build(
@@ -27,14 +29,22 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be made.")
     ] = False,
+    require_cached: Annotated[
+        bool, typer.Option("--require-cached", help="Fail when anything would have to be made.")
+    ] = False,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, max=64, help="Artefacts made side by side.")
     ] = 1,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also report to a CI system.")
+    ] = None,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
     """Convert weights and build engines, what is missing."""
+    from toolkit.commands.junit import write_junit
     from toolkit.commands.plan import describe
+    from toolkit.errors import SpectoolError
     from toolkit.execute import build as build_plan
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
@@ -52,11 +62,33 @@ def build(
         if not as_json:
             print(_line(made), flush=True)
 
-    built = build_plan(
-        plan, where, offline=offline_or_environment(offline), jobs=jobs, report=report
-    )
+    error: str | None = None
+    try:
+        if require_cached:
+            _refuse_to_make(plan)
+        built = build_plan(
+            plan, where, offline=offline_or_environment(offline), jobs=jobs, report=report
+        )
+    except SpectoolError as failure:
+        error = str(failure)
+        raise
+    finally:
+        if junit:
+            write_junit(junit, plan, done, error)
     if as_json:
         print(json.dumps({**json.loads(built.to_json()), "artefacts": [*map(_row, done)]}))
+
+
+def _refuse_to_make(plan: Plan) -> None:
+    from toolkit.errors import RunError
+
+    missing = [artefact for artefact in plan.artefacts if not artefact.cached]
+    if missing:
+        lines = "\n".join(
+            f"  {a.kind.removesuffix('s')} {a.role}: {a.digest or 'digest not known here'}"
+            for a in missing
+        )
+        raise RunError(f"{len(missing)} artefact(s) are not in the store\n{lines}")
 
 
 def _line(made: Made) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.commands.options import Json, Overrides, RecipeArgument, StoreDir
 
 if TYPE_CHECKING:
-    from toolkit.plan import Plan
+    from toolkit.plan import Artefact, Plan
 
 
 def plan(
@@ -31,7 +31,7 @@ def describe(found: Plan) -> str:
     from toolkit.commands.table import table
 
     rows = [
-        [a.kind, a.role, a.digest or "known once fetched", "cached" if a.cached else "to make"]
+        [a.kind, a.role, a.digest or _when_known(a), "cached" if a.cached else "to make"]
         for a in found.artefacts
     ]
     said = dict.fromkeys(note for artefact in found.artefacts for note in artefact.notes)
@@ -39,3 +39,8 @@ def describe(found: Plan) -> str:
     missing = [artefact.command for artefact in found.artefacts if not artefact.cached]
     steps = "\n".join(["", "steps:", *(f"  {command}" for command in missing)]) if missing else ""
     return "\n".join([table(rows, ("kind", "role", "digest", "state")) + steps, *notes])
+
+
+def _when_known(artefact: Artefact) -> str:
+    """An engine whose checkpoint is known waits for the machine that builds it."""
+    return "known where it is built" if artefact.inputs else "known once fetched"

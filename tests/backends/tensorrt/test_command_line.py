@@ -9,14 +9,17 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from tests import tiny_heads as heads
 from tests.engine.trtllm.golden_flags import parse
-from tests.recipes_for_tests import write_recipe
+from tests.recipes_for_tests import LIMITS, write_recipe
 from toolkit.store import Store
 
 ROOT = Path(__file__).parents[3]
+TREE = [[0], [1], [0, 0]]
 DRAFT = "checkpoint: ./model, dtype: float32, layers: [0]"
 
 
@@ -224,3 +227,81 @@ def test_a_broken_rule_is_said_with_its_line(spectool, installation, recipe):
     assert ran.code == 2
     assert "tensorrt.flags.max_beam_width: 4; speculative decoding has no beam search" in ran.err
     assert "(line 9)" in ran.err
+
+
+HEADS = {
+    "medusa": (heads.medusa, lambda: {}, "medusa_lm_head.safetensors", {"medusa_choices": TREE}),
+    "eagle": (
+        lambda: heads.eagle(bias=False),
+        lambda: heads.eagle_config(bias=False),
+        "model.safetensors",
+        {"num_eagle_layers": 2, "eagle_choices": TREE},
+    ),
+    "redrafter": (heads.redrafter, heads.redrafter_config, "model.safetensors", {}),
+}
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "1.2.1"])
+@pytest.mark.parametrize("drafter", HEADS)
+def test_heads_become_an_engine(drafter, version, spectool, installation, tmp_path, store):
+    """Conversion, rules, command line and engine agree about every number."""
+    installation.install(version)
+    tensors, config, file, options = HEADS[drafter]
+    heads.write_heads(tmp_path / "heads", tensors(), config(), file)
+    path = write_recipe(tmp_path)
+    words = {"drafter": drafter, "heads": {"checkpoint": "./heads"}, **options}
+    path.write_text(
+        f"name: tiny\nbackend: tensorrt\ntensorrt_llm: {version}\n"
+        "target: {checkpoint: ./model, dtype: float16}\n"
+        f"speculation: {json.dumps(words)}\n{LIMITS}"
+    )
+    ran = spectool("build", path)
+    assert (ran.code, ran.err) == (0, "")
+    (engine,) = engines(store)
+    config = json.loads((Path(engine["path"]) / "config.json").read_text())
+    drafted = {"medusa": 63, "eagle": 63, "redrafter": 25}[drafter]
+    assert config["build_config"]["max_draft_len"] == drafted
+    assert config["build_config"]["max_seq_len"] == 64 + drafted + (2 if drafter == "eagle" else 0)
+
+
+def test_a_checkpoint_edited_in_the_store_is_refused(spectool, installation, recipe, store):
+    installation.behave("RuntimeError: first")
+    spectool("build", recipe)
+    (weights, *_) = sorted(store.root.glob("checkpoints/*/rank0.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    installation.behave("ok")
+    ran = spectool("build", recipe)
+    assert ran.code == 2
+    assert "changed after it was converted (rank0.safetensors: content differs" in ran.err
+
+
+def test_a_pipeline_may_demand_that_nothing_is_built(spectool, installation, recipe):
+    ran = spectool("build", recipe, "--require-cached")
+    assert ran.code == 1
+    assert "5 artefact(s) are not in the store" in ran.err
+    assert installation.calls == []
+    assert spectool("build", recipe).code == 0
+    assert spectool("build", recipe, "--require-cached").code == 0
+
+
+def test_a_ci_system_is_told_what_failed_and_what_was_not_reached(
+    spectool, installation, recipe, tmp_path
+):
+    installation.behave("RuntimeError: CUDA out of memory")
+    report = tmp_path / "out" / "build.xml"
+    assert spectool("build", recipe, "--junit", report).code == 1
+    suite = ElementTree.parse(report).getroot()
+    assert {key: suite.get(key) for key in ("tests", "failures", "skipped")} == {
+        "tests": "5",
+        "failures": "1",
+        "skipped": "1",
+    }
+    by_name = {(case.get("classname"), case.get("name")): case for case in suite}
+    failure = by_name["engines", "target"].find("failure")
+    assert "the GPU ran out of memory" in failure.get("message")
+    assert by_name["engines", "draft"].find("skipped") is not None
+    installation.behave("ok")
+    spectool("build", recipe, "--junit", report)
+    assert ElementTree.parse(report).getroot().get("failures") == "0"
