@@ -17,6 +17,11 @@ SPECULATION: dict[str, dict[str, Any]] = {
     "medusa": {"heads": HEADS},
     "eagle": {"heads": HEADS},
     "eagle3": {"max_draft_len": 3, "heads": HEADS},
+    "mtp": {"max_draft_len": 2},
+    "pard": {"max_draft_len": 8, "draft": HEADS},
+    "dflash": {"max_draft_len": 8, "draft": HEADS},
+    "dspark": {"max_draft_len": 7, "draft": HEADS},
+    "sa": {"max_draft_len": 6},
     "redrafter": {"heads": HEADS},
     "lookahead": {},
 }

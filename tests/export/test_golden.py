@@ -9,6 +9,7 @@ import pytest
 from tests.export.recipes import SPECULATION, one_device, recipe_for
 from toolkit.errors import RecipeError
 from toolkit.export import PEERS
+from toolkit.registry import DRAFTERS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 
@@ -26,3 +27,7 @@ def said(peer: str, drafter: str) -> str:
 def test_the_text_is_the_one_that_was_read(peer, drafter):
     golden = GOLDEN / f"{peer}_{drafter}.txt"
     assert said(peer, drafter) == golden.read_text(encoding="utf-8")
+
+
+def test_every_drafter_has_an_example():
+    assert set(SPECULATION) == set(DRAFTERS)

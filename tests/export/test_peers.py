@@ -189,3 +189,22 @@ def test_a_plain_draft_of_a_quantised_target_is_said_to_be_plain():
 def test_an_unknown_server_is_answered_with_the_known_ones():
     with pytest.raises(UnknownNameError, match="did you mean 'vllm'"):
         PEERS["vlm"]
+
+
+def test_an_option_that_nothing_speaks_of_is_said_to_be_left_out():
+    heads = {"checkpoint": "org/heads"}
+    options = {"drafter": "eagle", "heads": heads, "posterior_threshold": 0.3}
+    found = exported("sglang", speculation=options)
+    assert "speculation.posterior_threshold: 0.3 cannot be said to SGLang; left out" in found.notes
+
+
+def test_a_dynamic_tree_keeps_its_sizes():
+    heads = {"checkpoint": "org/heads"}
+    options = {
+        "drafter": "eagle3", "heads": heads, "max_draft_len": 4, "use_dynamic_tree": True,
+        "dynamic_tree_max_top_k": 8, "max_total_draft_tokens": 20,
+    }  # fmt: skip
+    found = exported("sglang", speculation=options).options
+    assert found["--speculative-num-steps"] == 4
+    assert found["--speculative-eagle-topk"] == 8
+    assert found["--speculative-num-draft-tokens"] == 21  # 20 nodes and the root

@@ -42,6 +42,7 @@ def _none(recipe: Recipe, answer: Answer) -> None:
 def _ngram(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     assert isinstance(options, NGramSpeculation)
+    answer.said |= {"max_matching_ngram_size", "min_matching_ngram_size"}
     answer.options["--spec-type"] = "ngram-simple"
     answer.options["--spec-ngram-simple-size-n"] = options.max_matching_ngram_size
     answer.options["--spec-ngram-simple-size-m"] = options.max_draft_len

@@ -34,6 +34,7 @@ def _none(recipe: Recipe, answer: Answer) -> None:
 def _ngram(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     assert isinstance(options, NGramSpeculation)
+    answer.said |= {"max_matching_ngram_size", "min_matching_ngram_size"}
     answer.options["LLMPipeline.prompt_lookup"] = True
     answer.options["GenerationConfig.num_assistant_tokens"] = options.max_draft_len
     answer.options["GenerationConfig.max_ngram_size"] = options.max_matching_ngram_size

@@ -14,6 +14,8 @@ from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
 
 Value = str | int | bool | dict[str, Any]
+# What every method says of the speculation section, in one way or another.
+_SAID = {"drafter", "max_draft_len", "draft_length", "draft", "heads"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Answer:
     steps: list[list[str]] = field(default_factory=list)  # commands to run once, before
     notes: list[str] = field(default_factory=list)  # what is lost, or means something else
     problems: list[str] = field(default_factory=list)  # why there is no such server
+    said: set[str] = field(default_factory=lambda: set(_SAID))  # options of the drafter
 
 
 Method = Callable[[Recipe, Answer], None]
@@ -83,6 +86,7 @@ class Peer(ABC):
         if drafter in cls.methods:
             cls.methods[drafter](recipe, answer)
             cls._draft_length(recipe, answer)
+            cls._left_out(recipe, answer)
         else:
             answer.problems.append(cls._without(drafter))
         answer.steps = [list(step) for step in dict.fromkeys(map(tuple, answer.steps))]
@@ -126,6 +130,15 @@ class Peer(ABC):
             f"speculation.draft_length: {cls.title} has no {policy} draft length like this one; "
             "every step drafts the full length"
         )
+
+    @classmethod
+    def _left_out(cls, recipe: Recipe, answer: Answer) -> None:
+        """Options of the drafter that the user set and nothing speaks of."""
+        for name, value in recipe.speculation.model_dump(exclude_defaults=True).items():
+            if name not in answer.said:
+                answer.notes.append(
+                    f"speculation.{name}: {value} cannot be said to {cls.title}; left out"
+                )
 
     @classmethod
     def _without(cls, drafter: str) -> str:

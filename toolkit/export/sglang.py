@@ -45,6 +45,7 @@ def _none(recipe: Recipe, answer: Answer) -> None:
 def _ngram(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     assert isinstance(options, NGramSpeculation)
+    answer.said |= {"max_matching_ngram_size"}
     answer.options["--speculative-algorithm"] = "NGRAM"
     answer.options["--speculative-num-draft-tokens"] = options.max_draft_len + 1
     answer.options["--speculative-ngram-min-bfs-breadth"] = 1
@@ -59,13 +60,16 @@ def _ngram(recipe: Recipe, answer: Answer) -> None:
     )
 
 
-def _chain(algorithm: str) -> Method:
-    """A draft without branches, so that as many tokens are drafted as the recipe says."""
+def _draft_model(algorithm: str) -> Method:
+    """A chain as long as the recipe says, or its dynamic tree."""
 
     def say(recipe: Recipe, answer: Answer) -> None:
-        depth = recipe.speculation.max_draft_len
+        options = recipe.speculation
         _draft(recipe, answer, algorithm)
-        _tree(answer, depth, 1, depth)
+        width = getattr(options, "dynamic_tree_max_top_k", None) or 1
+        nodes = getattr(options, "total_draft_tokens", None) or options.max_draft_len * width
+        answer.said |= {"use_dynamic_tree", "dynamic_tree_max_top_k", "max_total_draft_tokens"}
+        _tree(answer, options.max_draft_len, width, nodes)
 
     return say
 
@@ -75,6 +79,10 @@ def _eagle(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     drafter = DRAFTERS[options.drafter]
     _draft(recipe, answer, "EAGLE")
+    answer.said |= {
+        "eagle_choices", "num_eagle_layers", "eagle_use_dynamic_tree",
+        "eagle_dynamic_tree_max_top_k",
+    }  # fmt: skip
     tree = drafter.tree(options)
     nodes = len(tree.choices) if tree else options.max_draft_len
     width = (
@@ -88,18 +96,15 @@ def _eagle(recipe: Recipe, answer: Answer) -> None:
             f"speculation.eagle_choices: {TITLE} grows its own tree; depth, width at the root and "
             "number of nodes are kept, the shape is not"
         )
-    if getattr(options, "posterior_threshold", None) is not None:
-        answer.notes.append(
-            f"speculation.posterior_threshold: typical acceptance is not said to {TITLE}; its "
-            "output is exact"
-        )
 
 
 def _mtp(recipe: Recipe, answer: Answer) -> None:
+    """The target's own layers draft, unless they lie in a checkpoint of their own."""
+    if draft_of(recipe.speculation):
+        _draft_model("NEXTN")(recipe, answer)
+        return
     depth = recipe.speculation.max_draft_len
     answer.options["--speculative-algorithm"] = "NEXTN"
-    if draft_of(recipe.speculation):
-        _draft(recipe, answer, "NEXTN")
     _tree(answer, depth, 1, depth)
 
 
@@ -143,9 +148,9 @@ def _draft(recipe: Recipe, answer: Answer, algorithm: str) -> None:
 METHODS: Mapping[str, Method] = {
     "none": _none,
     "ngram": _ngram,
-    "draft_target": _chain("STANDALONE"),
+    "draft_target": _draft_model("STANDALONE"),
     "eagle": _eagle,
-    "eagle3": _chain("EAGLE3"),
+    "eagle3": _draft_model("EAGLE3"),
     "mtp": _mtp,
     "dflash": _block("DFLASH"),
     "dspark": _block("DSPARK"),

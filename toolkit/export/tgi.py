@@ -40,6 +40,7 @@ def _none(recipe: Recipe, answer: Answer) -> None:
 def _ngram(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     assert isinstance(options, NGramSpeculation)
+    answer.said |= {"max_matching_ngram_size"}
     answer.options["--speculate"] = options.max_draft_len
     answer.notes.append(
         "speculation.max_matching_ngram_size: "
@@ -49,6 +50,7 @@ def _ngram(recipe: Recipe, answer: Answer) -> None:
 
 def _medusa(recipe: Recipe, answer: Answer) -> None:
     """The heads' own repository is served; it names the target."""
+    answer.said |= {"medusa_choices", "num_medusa_heads"}
     where, heads = bare_draft(recipe, answer, TITLE)
     model, revision = hugging_face(where, heads, answer, TITLE)
     answer.options["--model-id"] = model

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolkit.export.peer import Answer, Method, Option, Peer
-from toolkit.export.weights import bare_draft, hugging_face, quantized
+from toolkit.export.weights import bare_draft, draft_of, hugging_face, quantized
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.drafters.ngram import NGramSpeculation
@@ -51,6 +51,7 @@ CONFIG_KEYS = {
 def _ngram(recipe: Recipe, answer: Answer) -> None:
     options = recipe.speculation
     assert isinstance(options, NGramSpeculation)
+    answer.said |= {"max_matching_ngram_size", "min_matching_ngram_size"}
     _speculate(
         recipe,
         answer,
@@ -98,7 +99,10 @@ def _head(method: str) -> Method:
 
 
 def _mtp(recipe: Recipe, answer: Answer) -> None:
-    _speculate(recipe, answer, method="mtp")
+    if draft_of(recipe.speculation):
+        _head("mtp")(recipe, answer)
+    else:
+        _speculate(recipe, answer, method="mtp")
 
 
 def _medusa(recipe: Recipe, answer: Answer) -> None:
@@ -122,6 +126,7 @@ def _speculate(recipe: Recipe, answer: Answer, **config: Any) -> None:
             f"speculation.max_draft_len: {options.max_draft_len} tree nodes become a chain of "
             f"{depth}, the depth of the tree; {TITLE} has no trees"
         )
+    answer.said |= {"medusa_choices", "eagle_choices", "num_medusa_heads", "num_eagle_layers"}
     answer.options[CONFIG] = {**config, "num_speculative_tokens": depth}
     if recipe.target.parallel.pp > 1:
         answer.notes.append(

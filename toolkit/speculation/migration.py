@@ -1,12 +1,12 @@
-"""What becomes of a drafter's options on another backend or release, field by field."""
+"""What becomes of a drafter and its options on another backend or release."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from toolkit.recipe.schema import Recipe
+from toolkit.recipe.schema import Speculation
 
 # kept: the same word, the same meaning. renamed: the same meaning under another word.
 # changed: another value or another meaning. dropped: nothing there does this.
@@ -25,24 +25,16 @@ class Change:
         return {"field": self.field, "kind": self.kind, "text": self.text}
 
 
-@dataclass(frozen=True)
-class Moved:
-    """The speculation section as the other backend takes it."""
-
-    options: Mapping[str, Any]
-    changes: tuple[Change, ...] = ()
-
-
 class MigrationSide:
     """The part of a drafter that knows its way to another backend."""
 
     # What to use instead where this drafter does not exist -> what that costs.
     nearest: ClassVar[Mapping[str, str]] = {}
+    # Options that may fall back to their defaults where a release refuses them, dotted -> those
+    # that go with them. What is not here is part of the decision: without it there is no way over.
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod
-    def migrate_to(cls, recipe: Recipe, backend: str, version: str) -> Moved:
-        """The options there. Asked only where `unsupported_on` has no objection.
-
-        Fields that are not in `changes` are kept as they are.
-        """
-        return Moved(recipe.speculation.model_dump(mode="json"))
+    def means_on(cls, options: Speculation, backend: str) -> Iterator[Change]:
+        """Options that stand as they are and mean something else there."""
+        yield from ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,6 +31,9 @@ class DFlashDrafter(LlmApiOnlyDrafter):
     Options = DFlashSpeculation
     llmapi_since = "1.3.0rc15"
     needs = "DFlash"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target; drafts token by token",
+    }
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from toolkit.recipe.release import Release, Version
 from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
+from toolkit.speculation.migration import Change
 from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
@@ -34,6 +35,13 @@ class DraftTargetDrafter(Drafter):
 
     Options = DraftTargetSpeculation
     llmapi_since = "1.0"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "ngram": "no second model; pays where the output repeats the prompt",
+    }
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "use_draft_logits": (),
+        "draft.parallel": (),
+    }
 
     def __init__(self, draft: LanguageModel, vocab_size: int | None = None) -> None:
         self._draft = draft
@@ -91,6 +99,16 @@ class DraftTargetDrafter(Drafter):
         draft = options.draft
         source = HeadSource(checkpoint=draft.checkpoint, revision=draft.revision)
         return DraftCheckpoint(source, "model")
+
+    @classmethod
+    def means_on(cls, options: Speculation, backend: str) -> Iterator[Change]:
+        assert isinstance(options, DraftTargetSpeculation)
+        if backend == "pytorch" and "dtype" in options.draft.model_fields_set:
+            yield Change(
+                "speculation.draft.dtype",
+                "changed",
+                f"{options.draft.dtype}, but the draft runs in its own checkpoint's precision",
+            )
 
     @classmethod
     def in_target_graph(cls, options: Speculation, release: Version) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,9 @@ class DSparkDrafter(LlmApiOnlyDrafter):
     Options = DSparkSpeculation
     llmapi_since = "1.3.0rc15"
     needs = "DSpark"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target; drafts token by token",
+    }
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -84,6 +84,15 @@ class Eagle3Drafter(LlmApiOnlyDrafter):
     Options = Eagle3Speculation
     llmapi_since = "1.0"
     needs = "EAGLE-3 head"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "draft_target": "a small model with the target's tokenizer: more memory and time a draft",
+        "ngram": "no training; pays where the output repeats the prompt",
+    }
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "one_model": (),
+        "use_dynamic_tree": ("dynamic_tree_max_top_k", "max_total_draft_tokens"),
+        "sa_config": (),
+    }
     no_engine = (
         "TensorRT-LLM's engines have no place for its fused hidden states, draft vocabulary and "
         "lm_head"

@@ -68,6 +68,7 @@ class LookaheadDrafter(EngineOnlyDrafter):
     nearest: ClassVar[Mapping[str, str]] = {
         "ngram": "no second model and no training either, but it drafts only what the text holds "
         "already: expect less in free chat, more where the output repeats the prompt",
+        "sa": "as ngram, with the longest match of the text's end instead of n-grams",
     }
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -63,6 +63,14 @@ class MtpDrafter(LlmApiOnlyDrafter):
     Options = MtpSpeculation
     llmapi_since = "1.0"
     needs = "multi-token prediction"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "eagle3": "with a head trained for this target",
+        "ngram": "no training; pays where the output repeats the prompt",
+    }
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "use_dynamic_tree": ("dynamic_tree_max_top_k",),
+        "sa_config": (),
+    }
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

@@ -8,7 +8,7 @@ on in what it has drafted, so that 5 6 5 6 continues 5 6 5 6 5 6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -69,6 +69,7 @@ class NGramDrafter(Drafter):
 
     Options = NGramSpeculation
     llmapi_since = "1.0"
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {"min_matching_ngram_size": ()}
 
     def __init__(self, min_size: int = 1, max_size: int = 4) -> None:
         self._sizes = (min_size, max_size)

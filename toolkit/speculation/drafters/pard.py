@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,10 @@ class PardDrafter(LlmApiOnlyDrafter):
     Options = PardSpeculation
     llmapi_since = "1.3.0rc0"
     needs = "PARD"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "draft_target": "a model of that size that drafts token by token: slower drafts",
+    }
+    optional: ClassVar[Mapping[str, tuple[str, ...]]] = {"sa_config": ()}
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

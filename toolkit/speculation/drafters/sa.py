@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,9 @@ class SaDrafter(LlmApiOnlyDrafter):
     Options = SaSpeculation
     llmapi_since = "1.3.0rc15"
     needs = "suffix automaton"
+    nearest: ClassVar[Mapping[str, str]] = {
+        "ngram": "matches of a few tokens instead of the longest one",
+    }
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:
