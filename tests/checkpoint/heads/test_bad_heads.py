@@ -69,9 +69,47 @@ def test_more_heads_than_the_file_has_are_refused(tmp_path):
 
 def test_a_hole_among_the_heads_is_named(tmp_path):
     tensors = {n: t for n, t in heads.medusa(heads=3).items() if not n.startswith("1.")}
-    found = problems(tmp_path, "medusa", medusa(tmp_path, tensors))
-    assert len(found) == 3
-    assert all("missing" in text and ": 1." in text for text in found)
+    (found,) = problems(tmp_path, "medusa", medusa(tmp_path, tensors))
+    assert found.endswith("holds a Medusa head 2, but none of number 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("999.0.linear.bias", "but none of number 1, 2, 3, 4, 5 ..."),
+        ("0.999.linear.bias", "a Medusa head of 1000 layers, at most 64 are possible"),
+    ],
+)
+def test_a_name_that_claims_a_thousand_of_something_is_one_problem(tmp_path, name, said):
+    tensors = heads.medusa(heads=1) | {name: np.zeros(HIDDEN, np.float16)}
+    (found,) = problems(tmp_path, "medusa", medusa(tmp_path, tensors))
+    assert found.endswith(said)
+
+
+def test_a_file_without_heads_says_what_it_looked_for(tmp_path):
+    path = medusa(tmp_path, {"weight": np.zeros(1, np.float16)})
+    (found,) = problems(tmp_path, "medusa", path)
+    assert "no tensor is named like 0.0.linear.weight" in found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_attention_heads", 0),
+        ("num_attention_heads", "four"),
+        ("num_hidden_layers", 10**9),
+        ("intermediate_size", None),
+        ("head_dim", "wide"),
+        ("max_position_embeddings", -1),
+        ("rms_norm_eps", "small"),
+        ("num_key_value_heads", True),
+    ],
+)
+def test_eagles_config_is_checked(tmp_path, key, value):
+    config = heads.eagle_config() | {key: value}
+    path = heads.write_heads(tmp_path / "heads", heads.eagle(), config)
+    found = problems(tmp_path, "eagle", path)
+    assert any(f"config.json: {key} is {value!r}, expected" in text for text in found)
 
 
 def test_other_sizes_than_the_targets_are_named_with_both(tmp_path):
@@ -150,11 +188,12 @@ def test_targets_that_the_release_has_no_such_model_for(tmp_path, kind, family, 
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "exit_dim", "num_draft_layers"])
-def test_redrafters_config_is_checked(tmp_path, key):
-    config = heads.redrafter_config() | {key: "many"}
+@pytest.mark.parametrize("value", ["many", 10**10])
+def test_redrafters_config_is_checked(tmp_path, key, value):
+    config = heads.redrafter_config() | {key: value}
     path = heads.write_heads(tmp_path / "heads", heads.redrafter(), config)
     (found,) = problems(tmp_path, "redrafter", path)
-    assert found.endswith(f"config.json: {key} is 'many', expected a positive integer")
+    assert f"config.json: {key} is {value!r}, expected a positive integer" in found
 
 
 class RunsCode:

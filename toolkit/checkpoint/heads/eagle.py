@@ -17,13 +17,14 @@ from typing import Any
 
 from toolkit.checkpoint.config import rope, sizes
 from toolkit.checkpoint.families.llama import DECODER
-from toolkit.checkpoint.heads.head import Head, HeadPlan, HeadSpec, HeadTensor
+from toolkit.checkpoint.heads.head import Head, HeadPlan, HeadSpec, HeadTensor, wrong_sizes
 from toolkit.checkpoint.interfaces import Source
 from toolkit.errors import CheckpointError
 from toolkit.recipe.release import Release
 
 TARGETS = ("LlamaForCausalLM", "MistralForCausalLM")
 HEAD_DIM: Release = (1, 0)  # since then config.json says head_dim beside head_size
+_EPSILON = 1e-6  # where a Llama config.json says nothing
 _HF = "model.layers.{i}."
 _TRT = "transformer.layers.{i}."
 # Files name decoder layers with and without a prefix; ModelOpt's hold the target as well.
@@ -93,7 +94,7 @@ def refuse_eagle3(heads: Source, base: Mapping[str, Any]) -> None:
     fused = heads.tensors.get(f"{_prefix(heads)}fc.weight")
     if fused and len(fused.shape) == 2 and fused.shape[1] == 3 * base["hidden_size"]:
         signs.append(f"fc.weight with {fused.shape[1]} = 3 x {base['hidden_size']} inputs")
-    if signs or "draft_vocab_size" in heads.config:
+    if signs or heads.config.get("draft_vocab_size") is not None:
         found = ", ".join(signs) or f"draft_vocab_size {heads.config['draft_vocab_size']}"
         raise CheckpointError(
             heads.name,
@@ -116,11 +117,12 @@ def _shape(config: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[_Shape |
     values = {key: config.get(key) for key in _SIZES}
     values["num_hidden_layers"] = config.get("num_hidden_layers", 1)
     values["num_key_value_heads"] = config.get("num_key_value_heads", values["num_attention_heads"])
-    wrong = [
-        f"config.json: {key} is {value!r}, expected a positive integer"
-        for key, value in values.items()
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31
-    ]
+    optional = ("head_dim", "max_position_embeddings")
+    values |= {key: config[key] for key in optional if config.get(key) is not None}
+    wrong = wrong_sizes(values, layers="num_hidden_layers")
+    epsilon = config.get("rms_norm_eps", _EPSILON)
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:
+        wrong.append(f"config.json: rms_norm_eps is {epsilon!r}, expected a small positive number")
     if wrong:
         return None, wrong
     hidden, heads = base["hidden_size"], int(values["num_attention_heads"] or 0)
@@ -227,8 +229,8 @@ def _config(
         "num_key_value_heads": shape.kv_heads,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
-        "norm_epsilon": config.get("rms_norm_eps", 1e-6),
-        "max_position_embeddings": config.get("max_position_embeddings", 2048),
+        "norm_epsilon": config.get("rms_norm_eps", _EPSILON),
+        "max_position_embeddings": config.get("max_position_embeddings") or 2048,
         "head_size": shape.head,
         "rotary_embedding_dim": shape.head,
         "fc_after_embed": True,

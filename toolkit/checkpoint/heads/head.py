@@ -14,6 +14,8 @@ from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS, FAMILIES, HEADS
 
+MAX_LAYERS = 64  # of a head; what says more is not a head
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec:
@@ -92,6 +94,18 @@ def head_of(recipe: Recipe) -> HeadSpec | None:
         fields={key: value for key, value in fields.items() if value is not None},
         release=release(recipe.tensorrt_llm) or (1, 2),
     )
+
+
+def wrong_sizes(values: Mapping[str, Any], layers: str) -> list[str]:
+    """Sizes in a head's config.json that are none; `layers` is the one that stays small."""
+    return [
+        f"config.json: {key} is {value!r}, expected a positive integer"
+        + (f" up to {MAX_LAYERS}" if key == layers else "")
+        for key, value in values.items()
+        if not isinstance(value, int)
+        or isinstance(value, bool)
+        or not 0 < value <= (MAX_LAYERS if key == layers else 2**31 - 1)
+    ]
 
 
 # What PretrainedConfig assumes by itself; upstream's Medusa and ReDrafter converters leave it out.

@@ -13,7 +13,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.checkpoint.heads.head import Head, HeadPlan, HeadSpec, HeadTensor, without_assumed
+from toolkit.checkpoint.heads.head import (
+    MAX_LAYERS,
+    Head,
+    HeadPlan,
+    HeadSpec,
+    HeadTensor,
+    without_assumed,
+)
 from toolkit.checkpoint.interfaces import Source
 from toolkit.recipe.release import Release
 
@@ -38,21 +45,15 @@ class MedusaHead(Head):
     def plan(self, heads: Source, base: Mapping[str, Any], spec: HeadSpec) -> HeadPlan:
         count, layers = count_heads(heads)
         used = int(spec.fields.get("num_medusa_heads") or count)
-        problems = []
-        if used > count:
-            problems.append(
-                f"holds {count} Medusa head(s), the recipe's num_medusa_heads is {used}"
-            )
-        if not count:
-            problems = ["holds no Medusa head: no tensor is named like 0.0.linear.weight"]
+        if problems := list(_wrong_count(heads, count, layers, used)):
+            return HeadPlan(config={}, tensors=(), problems=tuple(problems))
         found = {name: _NAME.fullmatch(name) for name in heads.tensors}
         prefix = self.prefix if any(match and match[1] for match in found.values()) else ""
         unused = {name for name, match in found.items() if match and used <= int(match[2]) < count}
         return HeadPlan(
             config=_config(base, spec, used, layers),
-            tensors=tuple(_tensors(prefix, min(used, count), layers, base)),
+            tensors=tuple(_tensors(prefix, used, layers, base)),
             dropped=frozenset(unused),
-            problems=tuple(problems),
         )
 
 
@@ -62,6 +63,19 @@ def count_heads(heads: Source) -> tuple[int, int]:
     count = max((int(match[2]) + 1 for match in matches), default=0)
     layers = max((int(m[3]) + 1 for m in matches if m[4] != "weight"), default=0)
     return count, layers
+
+
+def _wrong_count(heads: Source, count: int, layers: int, used: int) -> Iterator[str]:
+    numbers = {int(match[2]) for match in map(_NAME.fullmatch, heads.tensors) if match}
+    if not numbers:
+        yield "holds no Medusa head: no tensor is named like 0.0.linear.weight"
+    elif missing := sorted(set(range(count)) - numbers):
+        shown = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        yield f"holds a Medusa head {count - 1}, but none of number {shown}"
+    elif used > count:
+        yield f"holds {count} Medusa head(s), the recipe's num_medusa_heads is {used}"
+    elif layers > MAX_LAYERS:
+        yield f"holds a Medusa head of {layers} layers, at most {MAX_LAYERS} are possible"
 
 
 def _tensors(prefix: str, count: int, layers: int, base: Mapping[str, Any]) -> Iterator[HeadTensor]:

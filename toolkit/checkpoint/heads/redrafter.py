@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.checkpoint.heads.head import Head, HeadPlan, HeadSpec, HeadTensor, without_assumed
+from toolkit.checkpoint.heads.head import (
+    Head,
+    HeadPlan,
+    HeadSpec,
+    HeadTensor,
+    without_assumed,
+    wrong_sizes,
+)
 from toolkit.checkpoint.interfaces import Source
 from toolkit.recipe.release import Release
 
@@ -43,12 +50,7 @@ class ReDrafterHead(Head):
 
     def plan(self, heads: Source, base: Mapping[str, Any], spec: HeadSpec) -> HeadPlan:
         sizes = {key: heads.config.get(key) for key in _SIZES}
-        problems = [
-            f"config.json: {key} is {value!r}, expected a positive integer"
-            for key, value in sizes.items()
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31
-        ]
-        if problems:
+        if problems := wrong_sizes(sizes, layers="num_draft_layers"):
             return HeadPlan(config={}, tensors=(), problems=tuple(problems))
         hidden, exit_dim, layers = (int(sizes[key] or 0) for key in _SIZES)
         if hidden != base["hidden_size"]:
