@@ -114,6 +114,8 @@ GOOD: dict[str, Change] = {
     "P2 P6 P9 two golden engines": pair,
     "P2 a golden medusa engine": lambda lab: old(lab.medusa()).engine("engine016_medusa"),
     "P2 a golden eagle engine": lambda lab: old(lab.eagle()).engine("engine016_eagle"),
+    "P2 P6 engines like those of 1.2": lambda lab: lab.draft().engine("engine12like_target"),
+    "P2 P6 an eagle engine like those of 1.2": lambda lab: lab.eagle().engine("engine12like_eagle"),
     "P2 a tree as deep as the heads": lambda lab: lab.medusa(heads.medusa(heads=2)),
     "P3 rows that only pad": lambda lab: lab.draft(vocab_size=VOCAB + 6),
     "P4 heads without fc.bias": lambda lab: lab.eagle(heads.eagle(bias=False)),

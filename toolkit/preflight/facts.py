@@ -16,7 +16,7 @@ from toolkit.checkpoint.heads.head import Head, HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_head_files, open_heads
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.source import open_source
-from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer, write_tokenizer
+from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.directory import TrtEngine, read_engine
 from toolkit.errors import CheckpointError, InputError, SpectoolError
@@ -141,7 +141,8 @@ def _open_tokenizers(facts: Facts, report: Report) -> None:
         for role, source in facts.sources.items():
             directory = Path(area) / role
             try:
-                write_tokenizer(source, directory)
+                directory.mkdir()
+                source.tokenizer_files(directory)
                 facts.tokenizers[role] = load_tokenizer(directory)
             except CheckpointError as error:
                 report.add(f"{role} tokenizer", error)
