@@ -10,20 +10,45 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter_ns
+from typing import Protocol
 
 from toolkit.backends.tensorrt.drafts import Drafts
 from toolkit.backends.tensorrt.executor import Answer, Draft, EngineExecutor
 from toolkit.errors import InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
-from toolkit.speculation.interfaces import DraftRequest, SpeculationStats
+from toolkit.speculation.interfaces import DraftRequest, SamplingParams, SpeculationStats
 from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
 from toolkit.speculation.stop import Decode, StopCondition
+
+
+class Executor(Protocol):
+    """What takes requests and streams answers: an engine, or a deployment of the LLM API."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_seq_len(self) -> int: ...
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams,
+        *,
+        stop_tokens: frozenset[int] = frozenset(),
+        streaming: bool = False,
+    ) -> int: ...
+
+    def wait(self) -> list[Answer]: ...
+
+    def cancel(self, request: int) -> None: ...
 
 
 class ExecutorLoop(ABC):
     """What both loops share. Not thread-safe: one thread submits, steps and cancels."""
 
-    def __init__(self, target: EngineExecutor, *, decode: Decode | None = None) -> None:
+    def __init__(self, target: Executor, *, decode: Decode | None = None) -> None:
         self._target = target
         self._decode = decode
         self._running: dict[int, Active] = {}
@@ -124,9 +149,7 @@ class ExecutorLoop(ABC):
 class EngineLoop(ExecutorLoop):
     """Each answer is one iteration: a draft of `path_len` tokens, some of which stood."""
 
-    def __init__(
-        self, target: EngineExecutor, *, path_len: int, decode: Decode | None = None
-    ) -> None:
+    def __init__(self, target: Executor, *, path_len: int, decode: Decode | None = None) -> None:
         super().__init__(target, decode=decode)
         self._path_len = path_len  # 0: plain decoding
         self._by_executor: dict[int, Active] = {}
@@ -220,15 +243,16 @@ class ExternalLoop(ExecutorLoop):
         decode: Decode | None = None,
     ) -> None:
         super().__init__(target, decode=decode)
+        self._engine = target
         self._drafts = drafts
         self._policy = policy
 
     def _first_draft_len(self, request: Request) -> int:
         draft_len = self._policy.first() if request.draft_len is None else request.draft_len
-        if draft_len > self._target.max_draft_len:
+        if draft_len > self._engine.max_draft_len:
             raise InputError(
                 f"draft_len {draft_len}: the target engine takes at most "
-                f"{self._target.max_draft_len} draft tokens; build it with a larger "
+                f"{self._engine.max_draft_len} draft tokens; build it with a larger "
                 "speculation.max_draft_len"
             )
         return draft_len if self._drafts else 0
@@ -242,7 +266,7 @@ class ExternalLoop(ExecutorLoop):
         asked: dict[int, Active] = {}
         for state in self._running.values():
             draft = drafts.get(state.id)
-            name = self._target.submit(
+            name = self._engine.submit(
                 state.tokens,
                 (len(draft.tokens) if draft else 0) + 1,
                 state.request.sampling,
