@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests import tiny_heads as heads
 from tests.preflight.lab import Lab
 from toolkit.checkpoint.safetensors_file import DTYPES, header_bytes
 from toolkit.errors import InputError
@@ -17,7 +18,12 @@ from toolkit.preflight.budget import (
     logits_bytes,
     make_budget,
 )
+from toolkit.preflight.facts import gather
 from toolkit.preflight.gpu_memory import MEMORY_MIB, memory_mib
+from toolkit.preflight.p8_memory import budget_of
+from toolkit.preflight.report import Report
+from toolkit.recipe.schema import Recipe
+from toolkit.store import Store
 
 LLAMA_8B = {
     "hidden_size": 4096,
@@ -212,3 +218,28 @@ def test_the_recipes_own_gpu_is_budgeted_where_its_memory_is_known(spectool, lab
     ran = spectool("check", lab.set("tensorrt.gpu", gpu).path(), "--json")
     assert ran.code == 0
     assert (json.loads(ran.out)["memory"] is not None) == budgeted
+
+
+def test_heads_that_are_loaded_as_they_are_have_a_line_of_their_own(lab):
+    lab.model("target")
+    given = heads.eagle3()
+    heads.write_heads(lab.folder / "heads", given, heads.eagle3_config())
+    recipe = Recipe.model_validate(
+        {
+            "name": "lab",
+            "backend": "pytorch",
+            "target": {"checkpoint": str(lab.folder / "target"), "dtype": "float16"},
+            "speculation": {
+                "drafter": "eagle3",
+                "heads": {"checkpoint": str(lab.folder / "heads")},
+                "max_draft_len": 3,
+            },
+        }
+    )
+    facts = gather(recipe, Store(lab.folder / "store"), Report(), gpu_memory=8)
+    budget = budget_of(facts)
+    assert budget
+    assert [line.sizes.role for line in budget.lines] == ["target", "heads"]
+    line = budget.lines[1].sizes
+    assert line.weights == sum(tensor.nbytes for tensor in given.values())
+    assert line.kv_per_token == 2 * 1 * 2 * 16 * 2  # K and V, 1 layer, 2 heads of 16, 2 bytes

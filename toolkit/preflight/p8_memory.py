@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - numpy learns the name "float8_e4m3fn" from it
 import numpy as np
 
+from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.split import shard, split_of
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.command import engine_flags
@@ -126,7 +127,30 @@ def _sizes(facts: Facts, checkpoints: Mapping[str, Placed], batch: int) -> Seque
                 tokens_per_sequence=ceil(made.max_seq_len / block) * block,
             )
         )
+    if facts.heads is not None and facts.head is None:
+        found.append(_loaded_as_they_are(facts.heads, found[0]))
     return found
+
+
+def _loaded_as_they_are(heads: Source, target: Sizes) -> Sizes:
+    """Heads that nobody converts: their file, and a KV cache of their own layers."""
+    numbers = {
+        key: value if isinstance(value, int) else 0
+        for key, value in heads.config.items()
+        if key in ("num_hidden_layers", "num_key_value_heads", "head_dim", "hidden_size",
+                   "num_attention_heads")
+    }  # fmt: skip
+    attention = numbers.get("num_attention_heads") or 1
+    size = numbers.get("head_dim") or numbers.get("hidden_size", 0) // attention
+    kv_heads = numbers.get("num_key_value_heads") or attention
+    return Sizes(
+        role="heads",
+        weights=sum(prod(t.shape) * np.dtype(t.dtype).itemsize for t in heads.tensors.values()),
+        activations=0,  # smaller than the target's, whose memory they use in turn
+        logits=0,
+        kv_per_token=max(1, 2 * numbers.get("num_hidden_layers", 1) * kv_heads * size * 2),
+        tokens_per_sequence=target.tokens_per_sequence,
+    )
 
 
 def _weights(checkpoint: Placed) -> int:
