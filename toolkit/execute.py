@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from toolkit.backends.interfaces import LoadingBackend
 from toolkit.checkpoint.convert import convert
 from toolkit.checkpoint.heads.combine import convert_with_heads
 from toolkit.checkpoint.heads.head import HeadSpec, head_of
@@ -59,11 +60,12 @@ def build(
 
 def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
     """The plan with every digest known: sources that only the network could name are fetched."""
-    for model in dict.fromkeys(a.model for a in plan.artefacts if a.digest is None):
-        open_source(model.checkpoint, model.revision, store=store, offline=offline)
-    for artefact in plan.artefacts:
-        if artefact.digest is None and artefact.heads:
-            open_heads(artefact.heads, offline=offline)
+    backend = BACKENDS[plan.recipe.backend]
+    if issubclass(backend, LoadingBackend):
+        if not plan.complete:
+            backend.fetch(plan.recipe, offline=offline)
+    else:
+        _fetch_sources(plan, store, offline)
     plan = plan if plan.complete else make_plan(plan.recipe, store)
     for artefact in plan.artefacts:
         if artefact.digest is None:
@@ -72,6 +74,14 @@ def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
                 "pin it with `revision`"
             )
     return plan
+
+
+def _fetch_sources(plan: Plan, store: Store, offline: bool | None) -> None:
+    for model in dict.fromkeys(a.model for a in plan.artefacts if a.digest is None):
+        open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    for artefact in plan.artefacts:
+        if artefact.digest is None and artefact.heads:
+            open_heads(artefact.heads, offline=offline)
 
 
 def last_built(store: Store) -> BuiltModels | None:
@@ -99,6 +109,11 @@ def convert_model(
 
 def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | None = None) -> None:
     """Every model of a recipe: `checkpoints/ROLE` and `tokenizers/ROLE` below `out`."""
+    if issubclass(BACKENDS[recipe.backend], LoadingBackend):
+        raise InputError(
+            f"backend {recipe.backend!r} loads checkpoints as they are, nothing is converted; use "
+            "spectool build"
+        )
     with new_directory(out) as staging:
         for role, model in recipe.models().items():
             source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
@@ -125,16 +140,36 @@ def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None)
 def _fill(
     artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None, out: Path
 ) -> None:
-    model = artefact.model
+    model, backend = artefact.model, BACKENDS[recipe.backend]
+    if issubclass(backend, LoadingBackend):
+        _fill_loaded(artefact, backend, recipe, store, offline, out)
+        return
     if artefact.kind == "engines":
         checkpoint = store.path("checkpoints", artefact.inputs[0])
-        BACKENDS[recipe.backend].build_engine(checkpoint, out, recipe, artefact.roles[0], store)
+        backend.build_engine(checkpoint, out, recipe, artefact.roles[0], store)
         return
     source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
     if artefact.kind == "tokenizers":
         write_tokenizer(source, out)
     else:
         _convert(source, out, model, artefact.heads, offline)
+
+
+def _fill_loaded(
+    artefact: Artefact,
+    backend: type[LoadingBackend],
+    recipe: Recipe,
+    store: Store,
+    offline: bool | None,
+    out: Path,
+) -> None:
+    if artefact.kind == "engines":
+        draft = store.path("checkpoints", artefact.inputs[0]) if artefact.inputs else None
+        backend.write_deployment(recipe, draft, out)
+    elif artefact.kind == "tokenizers":
+        backend.write_tokenizer(recipe, out)
+    else:
+        backend.write_draft(recipe, out, offline=offline)
 
 
 def _convert(

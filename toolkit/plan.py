@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from toolkit.backends.interfaces import Backend
+from toolkit.backends.interfaces import Backend, LoadingBackend
 from toolkit.checkpoint.convert import CONVERTER_VERSION
 from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
 from toolkit.checkpoint.heads.source import heads_identity
@@ -84,10 +84,9 @@ def make_plan(recipe: Recipe, store: Store) -> Plan:
     """What `build` would make or find, without running or fetching any of it."""
     planner = _Planner(recipe, store)
     made: dict[tuple[str, str], Artefact] = {}
-    for role, model in recipe.models().items():
-        for artefact in planner.artefacts_of(role, model):
-            same = (artefact.kind, artefact.digest or artefact.command)
-            made[same] = _shared(made[same], role) if same in made else artefact
+    for artefact in planner.artefacts():
+        same = (artefact.kind, artefact.digest or artefact.command)
+        made[same] = _shared(made[same], artefact.role) if same in made else artefact
     planner.refuse_problems()
     order = ("checkpoints", "tokenizers", "engines")
     return Plan(recipe, tuple(sorted(made.values(), key=lambda a: order.index(a.kind))))
@@ -107,7 +106,35 @@ class _Planner:
         self.identities: dict[tuple[str, str | None], dict[str, Any] | None] = {}
         self.problems: dict[str, None] = {}
 
-    def artefacts_of(self, role: str, model: ModelSpec) -> Iterator[Artefact]:
+    def artefacts(self) -> Iterator[Artefact]:
+        if issubclass(self.backend, LoadingBackend):
+            yield from self._deployment(self.backend)
+            return
+        for role, model in self.recipe.models().items():
+            yield from self._artefacts_of(role, model)
+
+    def _deployment(self, backend: type[LoadingBackend]) -> Iterator[Artefact]:
+        """Nothing is converted: the draft as it is loaded, and the directory with it."""
+        recipe = self.recipe
+        try:
+            draft, spec = backend.draft_model(recipe), backend.draft_spec(recipe, self.store)
+            tokenizer = backend.tokenizer_spec(recipe, self.store)
+        except InputError as error:
+            self.problems[str(error)] = None
+            return
+        inputs: tuple[str, ...] = ()
+        if draft:
+            step = backend.draft_command(recipe)
+            checkpoint = self._artefact("checkpoints", "draft", draft, spec, (), step=step)
+            inputs = (checkpoint.digest,) if checkpoint.digest else ()
+            yield checkpoint
+        if tokenizer:
+            yield self._artefact("tokenizers", "target", recipe.target, tokenizer, ())
+        known = not draft or inputs
+        engine = backend.engine_spec(inputs[0] if inputs else "", recipe, "target")
+        yield self._artefact("engines", "target", recipe.target, engine if known else None, inputs)
+
+    def _artefacts_of(self, role: str, model: ModelSpec) -> Iterator[Artefact]:
         identity = self._identity(model)
         heads = head_of(self.recipe) if role == "target" else None
         spec = identity and checkpoint_spec(identity, model)
@@ -162,6 +189,7 @@ class _Planner:
         spec: dict[str, Any] | None,
         inputs: tuple[str, ...],
         heads: HeadSpec | None = None,
+        step: str | None = None,
     ) -> Artefact:
         spec = {"kind": kind, **spec} if spec else None
         key = digest(spec) if spec else None
@@ -172,9 +200,12 @@ class _Planner:
             spec=spec,
             digest=key,
             inputs=inputs,
-            command=self.backend.engine_command(self.recipe, role)
-            if kind == "engines"
-            else _command(kind, role, model, heads),
+            command=step
+            or (
+                self.backend.engine_command(self.recipe, role)
+                if kind == "engines"
+                else _command(kind, role, model, heads)
+            ),
             path=self.store.path(kind, key) if key else None,
             cached=bool(key) and self.store.has(kind, str(key)),
             heads=heads,

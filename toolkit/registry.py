@@ -78,8 +78,15 @@ BACKENDS = Registry(
     {
         "cpu": "toolkit.backends.cpu.backend:CpuBackend",
         "tensorrt": "toolkit.backends.tensorrt.backend:TensorrtBackend",
+        "pytorch": "toolkit.backends.pytorch:PytorchBackend",
     },
 )
 
 # What a backend refuses about a recipe as it stands, by backend that refuses anything.
-RECIPE_RULES = Registry("backend", {"tensorrt": "toolkit.engine.trtllm.rules:recipe_problems"})
+RECIPE_RULES = Registry(
+    "backend",
+    {
+        "tensorrt": "toolkit.engine.trtllm.rules:recipe_problems",
+        "pytorch": "toolkit.engine.llmapi.rules:recipe_problems",
+    },
+)

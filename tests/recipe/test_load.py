@@ -52,7 +52,7 @@ def test_all_problems_come_at_once_with_path_line_found_and_allowed(write):
     path = write(
         """\
 name: my name
-backend: pytorch
+backend: pytorsh
 target:
   pth: x
   chekpoint: y
@@ -72,7 +72,7 @@ serve: {layout: [bls]}
     )
     assert problems(path) == [
         "name: 'my name' does not match ^[A-Za-z0-9][A-Za-z0-9._-]*$ (line 1)",
-        "backend: 'pytorch' is not in this version of spectool (it has: cpu, tensorrt) (line 2)",
+        "backend: 'pytorsh' is not one of cpu, tensorrt, pytorch; did you mean 'pytorch'? (line 2)",
         "target.checkpoint: required (line 3)",
         "target.pth: unknown key (known: checkpoint, revision, dtype, quantization, parallel, "
         "layers, trust_remote_code) (line 4)",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from toolkit.recipe.schema import EngineLimits, Recipe
+from toolkit.recipe.schema import EngineLimits, ModelSpec, Recipe
 from toolkit.store import Store
 
 if TYPE_CHECKING:
@@ -62,3 +62,57 @@ class Backend(ABC):
         checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
     ) -> None:
         """Write the engine of one checkpoint into `out`, which nobody reads yet."""
+
+
+class LoadingBackend(Backend):
+    """Loads Hugging Face checkpoints as they are: nothing is converted, a directory deploys it.
+
+    What it may need besides is a draft in the layout that it loads, and the target's tokenizer
+    for measuring, where that lies on this disk.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def draft_model(recipe: Recipe) -> ModelSpec | None:
+        """The draft that is rewritten before it is deployed, if there is one."""
+
+    @staticmethod
+    @abstractmethod
+    def draft_command(recipe: Recipe) -> str:
+        """The step that rewrites it, in words."""
+
+    @staticmethod
+    @abstractmethod
+    def draft_spec(recipe: Recipe, store: Store) -> dict[str, Any] | None:
+        """What its digest is taken over; None: only the network could tell."""
+
+    @staticmethod
+    @abstractmethod
+    def tokenizer_spec(recipe: Recipe, store: Store) -> dict[str, Any] | None:
+        """The same for the target's tokenizer; None: it is not on this disk."""
+
+    @staticmethod
+    @abstractmethod
+    def fetch(recipe: Recipe, *, offline: bool | None) -> None:
+        """Bring the files here that a digest needs."""
+
+    @staticmethod
+    @abstractmethod
+    def write_draft(recipe: Recipe, out: Path, *, offline: bool | None) -> None:
+        """Write the draft as it is loaded."""
+
+    @staticmethod
+    @abstractmethod
+    def write_tokenizer(recipe: Recipe, out: Path) -> None:
+        """Write the target's tokenizer."""
+
+    @staticmethod
+    @abstractmethod
+    def write_deployment(recipe: Recipe, draft: Path | None, out: Path) -> None:
+        """Write the directory that deploys the recipe."""
+
+    @classmethod
+    def build_engine(
+        cls, checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
+    ) -> None:
+        cls.write_deployment(recipe, checkpoint_dir, out)

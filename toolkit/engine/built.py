@@ -24,6 +24,11 @@ class BuiltModels:
     @property
     def tokenizer_dir(self) -> Path:
         """The target's: the one that text goes in and comes out by."""
+        if "target" not in self.tokenizers:
+            raise InputError(
+                f"{self.recipe.target.checkpoint}: its tokenizer was not on this disk when this "
+                "was built; fetch it and build again"
+            )
         return self.tokenizers["target"]
 
     def to_json(self) -> str:

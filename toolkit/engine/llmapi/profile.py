@@ -47,7 +47,8 @@ class Profile:
     two_models: bool  # a drafter beside the target's graph can be asked for
     llm_keys: frozenset[str]  # keys of TorchLlmArgs that we write
     config_option: str  # of trtllm-serve and trtllm-bench
-    unsure: str | None = None  # what could not be read for these releases
+    # What could not be read for these releases, by drafter or key that it concerns ("": all).
+    unsure: Mapping[str, str] = field(default_factory=dict)
     deprecated: Mapping[str, str] = field(default_factory=dict)  # key -> what it does now
 
     def key(self, name: str) -> str:

@@ -200,7 +200,7 @@ _P11 = replace(
     methods=_methods(_BASE_11, eagle=_EAGLE_11, mtp=_MTP_10, draft_target="DraftTarget"),
     fixes={k: v for k, v in _P10.fixes.items() if k != "max_concurrency"},
     llm_keys=_LLM_11,
-    unsure="which keys 1.1 added could not be read: the probe looks at the installed classes",
+    unsure={"": "which keys it added to 1.0's could not be read; the probe looks at its classes"},
 )
 _P12_PREVIEW = replace(
     _P11,
@@ -211,7 +211,7 @@ _P12_PREVIEW = replace(
         _BASE_12_PREVIEW, eagle=_EAGLE_11, mtp=_MTP_12_PREVIEW, draft_target="DraftTarget"
     ),
     fixes=_FIXES_OLD,
-    unsure=None,
+    unsure={},
     llm_keys=_LLM_12,
 )
 _P12 = replace(
@@ -232,8 +232,10 @@ _P12 = replace(
     },
     schedule_keys="at least",
     sampling="allow_advanced_sampling",
-    unsure="whether the discriminator is DraftTarget or Draft_Target differs within 1.2: the probe "
-    "decides when it starts",
+    unsure={
+        "draft_target": "decoding_type is DraftTarget or Draft_Target, which differs within 1.2; "
+        "the probe decides when it starts"
+    },
 )  # fmt: skip
 _P13 = replace(
     _P12,
@@ -248,7 +250,7 @@ _P13 = replace(
     draft_len_checked=True,
     dynamic_tree=True,
     config_option="--config",
-    unsure=None,
+    unsure={},
 )
 _P13_LATE = replace(
     _P13,
@@ -273,8 +275,10 @@ _P13_LATE = replace(
         "eagle3_one_model": "ignored: drafters always run in the target's graph",
         "mtp_eagle_one_model": "ignored: drafters always run in the target's graph",
     },
-    unsure="which preview of 1.3 turned the meaning of draft_len_schedule's keys around is not "
-    "known: the probe asks the installed class",
+    unsure={
+        "draft_len_schedule": "which preview of 1.3 turned the meaning of its keys around is not "
+        "known; the probe asks the installed class"
+    },
 )  # fmt: skip
 _P13_RC27 = replace(
     _P13_LATE,
@@ -292,7 +296,7 @@ _P13_RC27 = replace(
         "eagle3_one_model": "gone: the head always runs in the target's graph; remove it",
         "mtp_eagle_one_model": "gone: MTP always runs in the target's graph; remove it",
     },
-    unsure=None,
+    unsure={},
 )  # fmt: skip
 _P14 = replace(
     _P13_RC27,

@@ -271,9 +271,10 @@ def _notes(recipe: Recipe, rules: Profile) -> Iterator[str]:
     release = f"TensorRT-LLM {recipe.tensorrt_llm}"
     if newer_than_known(recipe.tensorrt_llm):
         yield f"{release} is newer than any release known here; the probe decides when it starts"
-    if rules.unsure:
-        yield f"{release}: {rules.unsure}"
     config = llm_args(recipe).get("speculative_config")
+    for what, text in rules.unsure.items():
+        if what in ("", recipe.speculation.drafter) or what in (config or {}):
+            yield f"{release}: {f'{what}: ' if what else ''}{text}"
     if not config:
         return
     options, section = recipe.speculation, recipe.pytorch
