@@ -30,6 +30,7 @@ COMMANDS = {
     "tune": "Find the draft length that pays, per batch and domain.",
     "repo": "Write the Triton model repository.",
     "lint": "Check a model repository without starting it.",
+    "migrate": "Take a recipe to another backend or release.",
     "export": "Say the same decision to another server.",
     "serve": "Run a real Triton server on a repository.",
     "store": "List, verify and prune what was built.",

@@ -68,12 +68,12 @@ def test_json_is_one_document(spectool, recipe):
 def test_a_refusal_is_bad_input_with_every_reason(spectool, recipe):
     ran = spectool(
         "migrate", recipe, "--to", "pytorch", "--set", "target.quantization=w8a16",
-        "--set", "target.parallel.pp=2",
+        "--set", "speculation.draft.layers=[0, 1]",
     )  # fmt: skip
     assert ran.code == 2
     assert "2 problem(s)" in ran.err
     assert "target.quantization: " in ran.err
-    assert "target.parallel.pp: " in ran.err
+    assert "speculation.draft.layers: " in ran.err
     assert ran.out == ""
 
 
