@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.checkpoint.config import checkpoint_config, family_of
 from toolkit.checkpoint.convert import placed
+from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
 from toolkit.checkpoint.heads.combine import combine
 from toolkit.checkpoint.heads.head import Head, HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_head_files, open_heads
@@ -104,6 +105,8 @@ def gather(
     facts = Facts(recipe, repository=repository, gpu=gpu, gpu_memory=gpu_memory)
     for role, model in recipe.models().items():
         try:
+            if role != "target":
+                refuse_head_as_model(model.checkpoint, model.revision, offline=offline)
             source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
             facts.sources[role] = source
             facts.configs[role] = checkpoint_config(source.config, model)

@@ -18,7 +18,11 @@ from tests.checkpoint.drafts.layouts import (
 )
 from tests.tiny import write_checkpoint
 from toolkit.checkpoint.drafts.eagle3 import Eagle3Form
-from toolkit.checkpoint.drafts.kinds import eagle3_signs, whole_model_signs
+from toolkit.checkpoint.drafts.kinds import (
+    eagle3_signs,
+    refuse_head_as_model,
+    whole_model_signs,
+)
 from toolkit.checkpoint.drafts.write import prepare_eagle3
 from toolkit.checkpoint.heads.source import open_head_files
 from toolkit.checkpoint.source import open_source
@@ -221,3 +225,28 @@ def test_heads_are_recognised_and_models_are_not(tmp_path, layout):
     model = open_source(str(write_checkpoint(tmp_path / "model")))
     assert eagle3_signs(model.config, model.tensors) == []
     assert whole_model_signs(model.tensors)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_head_named_as_a_draft_model_is_refused(tmp_path, layout, file):
+    path = write(tmp_path / "draft", *LAYOUTS[layout](), file)
+    with pytest.raises(CheckpointError) as caught:
+        refuse_head_as_model(path)
+    (found,) = caught.value.problems
+    assert found.startswith("is an EAGLE-3 head (")
+    assert f"use drafter: eagle3 with heads: {{checkpoint: {path}}}" in found
+
+
+def test_a_head_is_known_by_its_tensors_alone(tmp_path):
+    path = write(tmp_path / "draft", core(), {"architectures": ["LlamaForCausalLM"]})
+    with pytest.raises(CheckpointError, match=r"EAGLE-3 head \(d2t, midlayer\.hidden_norm"):
+        refuse_head_as_model(path)
+
+
+def test_models_may_be_drafts(tmp_path):
+    refuse_head_as_model(str(write_checkpoint(tmp_path / "model")))
+    (tmp_path / "draft.gguf").write_bytes(b"GGUF")
+    refuse_head_as_model(str(tmp_path / "draft.gguf"))
+    (tmp_path / "empty").mkdir()
+    refuse_head_as_model(str(tmp_path / "empty"))  # open_source says what is missing

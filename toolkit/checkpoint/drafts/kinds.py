@@ -8,11 +8,54 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from toolkit.checkpoint.directory import DirectorySource, read_json
+from toolkit.checkpoint.source import is_offline, kind_of
+from toolkit.errors import CheckpointError
 
 _EAGLE3_NAMES = re.compile(r"midlayer\..+|d2t|t2d|(.*\.)?hidden_norm\.weight")
 _EAGLE3_CLASS = re.compile(r"(?i)eagle-?3")
 _WHOLE_MODEL = re.compile(r"(model\.)?layers\.[1-9]\d*\..+|model\.embed_tokens\.weight")
+
+
+def refuse_head_as_model(
+    checkpoint: str, revision: str | None = None, *, offline: bool | None = None
+) -> None:
+    """Raise CheckpointError when what a recipe names as a draft model is an EAGLE-3 head.
+
+    config.json and headers decide; a hub repository is fetched as it would be for its weights.
+    """
+    kind = kind_of(checkpoint)
+    if kind not in ("directory", "hub"):
+        return  # a GGUF file holds whole models only
+    directory = Path(checkpoint).expanduser()
+    if kind == "hub":
+        from toolkit.checkpoint import fetch
+
+        away = is_offline() if offline is None else offline
+        directory = fetch.hub_snapshot(checkpoint, revision, offline=away)
+    if not (directory / "config.json").is_file():
+        return
+    signs = eagle3_signs(read_json(directory / "config.json", checkpoint), _names(directory))
+    if signs:
+        raise CheckpointError(
+            checkpoint,
+            [
+                f"is an EAGLE-3 head ({', '.join(signs[:3])}), not a model of its own: it reads "
+                "the target's hidden states; use drafter: eagle3 with heads: {checkpoint: "
+                f"{checkpoint}}}, or name a whole, smaller model of the target's family"
+            ],
+        )
+
+
+def _names(directory: Path) -> list[str]:
+    """The tensors, where they can be seen without opening a pickle."""
+    try:
+        return list(DirectorySource(directory).tensors)
+    except CheckpointError:
+        return []
 
 
 def eagle3_signs(config: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
