@@ -203,9 +203,8 @@ def ask(
 ) -> dict[str, NDArray[Any]]:
     """The response of another model of this server; RunError says what that model said.
 
-    Never with `exec(decoupled=True)`: Triton 2.51 files the responses of such a call under an
-    address that it soon uses again, so calls from several threads take each other's last response
-    and one of them waits for ever.
+    Never with `exec(decoupled=True)`: in Triton 2.51 such calls made from several threads end with
+    one of them waiting for ever for its last response.
     """
     import triton_python_backend_utils as pb_utils
 
