@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.interfaces import LoadingBackend
 from toolkit.checkpoint.drafts.eagle3 import Eagle3Form
+from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
 from toolkit.checkpoint.drafts.target import target_facts
 from toolkit.checkpoint.drafts.write import PREPARED_VERSION, prepare_eagle3
 from toolkit.checkpoint.hashes import content_hashes
@@ -139,6 +140,7 @@ class PytorchBackend(LoadingBackend):
 
     @staticmethod
     def write_deployment(recipe: Recipe, draft: Path | None, out: Path) -> None:
+        _refuse_head_as_model(recipe)
         write_deployment(recipe, out, draft)
 
     def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
@@ -152,6 +154,13 @@ def _head(recipe: Recipe) -> HeadSource | None:
     """The drafting head that is rewritten; a whole draft model is loaded from where it lies."""
     draft = DRAFTERS[recipe.speculation.drafter].llmapi_draft(recipe.speculation)
     return draft.source if draft and draft.kind == "eagle3" else None
+
+
+def _refuse_head_as_model(recipe: Recipe) -> None:
+    """A draft model is not converted, so nothing else would look at one that lies here."""
+    draft = DRAFTERS[recipe.speculation.drafter].llmapi_draft(recipe.speculation)
+    if draft and draft.kind != "eagle3" and kind_of(draft.source.checkpoint) == "directory":
+        refuse_head_as_model(draft.source.checkpoint)
 
 
 def _release(recipe: Recipe) -> Release:
