@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+import sys
+import types
 
 import pytest
 from hypothesis import given, settings
@@ -208,3 +210,50 @@ def test_a_dynamic_tree_keeps_its_sizes():
     assert found["--speculative-num-steps"] == 4
     assert found["--speculative-eagle-topk"] == 8
     assert found["--speculative-num-draft-tokens"] == 21  # 20 nodes and the root
+
+
+class FakeStrict:
+    """Takes exactly the attributes that a table documents, as the real classes do."""
+
+    def __init__(self, part):
+        names = PEERS["openvino"].options
+        object.__setattr__(self, "names", {n.partition(".")[2] for n in names if part in n})
+
+    def __setattr__(self, name, value):
+        assert name in self.names
+        object.__setattr__(self, name, value)
+
+
+class FakeGenai(types.ModuleType):
+    """openvino_genai as far as a program of ours uses it."""
+
+    def __init__(self):
+        super().__init__("openvino_genai")
+        self.SchedulerConfig = lambda: FakeStrict("SchedulerConfig.")
+        self.GenerationConfig = lambda: FakeStrict("GenerationConfig.")
+        self.ran = []
+
+    def draft_model(self, models_path, device):
+        return models_path, device
+
+    def LLMPipeline(self, models_path, device, *, scheduler_config, **more):  # noqa: N802
+        assert set(more) <= {"draft_model", "prompt_lookup"}
+        self.ran.append((models_path, scheduler_config, more))
+        return self
+
+    def generate(self, prompt, config):
+        self.ran.append((prompt, config))
+        return "text"
+
+
+def test_the_program_runs_on_the_library_s_own_names(monkeypatch, capsys):
+    genai = FakeGenai()
+    monkeypatch.setitem(sys.modules, "openvino_genai", genai)
+    monkeypatch.setattr(sys, "argv", ["program.py", "Hello"])
+    found = exported("openvino", "draft_target", **one_device("openvino"))
+    exec(compile(found.text, "program.py", "exec"), {})
+    (model, scheduler, more), (prompt, config) = genai.ran
+    assert (model, scheduler.max_num_seqs) == ("target-ov", 4)
+    assert more == {"draft_model": ("draft-draft-ov", "CPU")}
+    assert (prompt, config.num_assistant_tokens) == ("Hello", 5)
+    assert capsys.readouterr().out == "text\n"

@@ -91,5 +91,15 @@ def test_a_key_in_the_old_release_s_words_is_dropped_with_the_reason():
     assert "always runs in the target's graph" in text
 
 
+def test_a_key_of_the_llm_api_that_is_gone_is_dropped():
+    found = moved(NGRAM, "1.3.0rc27", pytorch={"llm_args": {"sampler_type": "TorchSampler"}})
+    assert found.recipe.pytorch.llm_args == {}
+    assert said(found, "pytorch.llm_args.sampler_type")[0][0] == "dropped"
+
+
+def test_a_release_newer_than_any_table_is_left_to_the_probe():
+    assert any("newer than any release known" in note for note in moved(NGRAM, "9.0.0").notes)
+
+
 def test_what_the_release_does_without_a_word_is_noted():
     assert any("repetition penalties" in note for note in moved(EAGLE3, "1.3.0rc27").notes)

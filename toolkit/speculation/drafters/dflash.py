@@ -11,6 +11,7 @@ from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Speculation
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
 from toolkit.speculation.llmapi import DraftCheckpoint
+from toolkit.speculation.migration import EAGLE3_COSTS
 
 LayerIds = tuple[Annotated[int, Field(ge=0)], ...]
 
@@ -31,9 +32,7 @@ class DFlashDrafter(LlmApiOnlyDrafter):
     Options = DFlashSpeculation
     llmapi_since = "1.3.0rc15"
     needs = "DFlash"
-    nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target; drafts token by token",
-    }
+    nearest: ClassVar[Mapping[str, str]] = {"eagle3": f"{EAGLE3_COSTS}; drafts token by token"}
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

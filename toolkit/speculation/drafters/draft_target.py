@@ -13,7 +13,7 @@ from toolkit.recipe.release import Release, Version
 from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
-from toolkit.speculation.migration import Change
+from toolkit.speculation.migration import NGRAM_COSTS, Change
 from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 
@@ -35,9 +35,7 @@ class DraftTargetDrafter(Drafter):
 
     Options = DraftTargetSpeculation
     llmapi_since = "1.0"
-    nearest: ClassVar[Mapping[str, str]] = {
-        "ngram": "no second model; pays where the output repeats the prompt",
-    }
+    nearest: ClassVar[Mapping[str, str]] = {"ngram": NGRAM_COSTS}
     optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "use_draft_logits": (),
         "draft.parallel": (),

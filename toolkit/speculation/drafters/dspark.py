@@ -12,6 +12,7 @@ from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.dflash import LayerIds, block_config
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
 from toolkit.speculation.llmapi import DraftCheckpoint
+from toolkit.speculation.migration import EAGLE3_COSTS
 
 
 class DSparkSpeculation(Speculation):
@@ -43,9 +44,7 @@ class DSparkDrafter(LlmApiOnlyDrafter):
     Options = DSparkSpeculation
     llmapi_since = "1.3.0rc15"
     needs = "DSpark"
-    nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target; drafts token by token",
-    }
+    nearest: ClassVar[Mapping[str, str]] = {"eagle3": f"{EAGLE3_COSTS}; drafts token by token"}
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
 from toolkit.speculation.trees import Tree, fit_problems
 
@@ -52,10 +53,9 @@ class EagleDrafter(EngineOnlyDrafter):
     Options = EagleSpeculation
     needs = "EAGLE head"
     nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target, published or trained on the target's own "
-        "answers; an EAGLE-1 or EAGLE-2 head reads one layer of the target instead of three and "
-        "cannot be turned into one",
-        "ngram": "no training; pays where the output repeats the prompt",
+        "eagle3": f"{EAGLE3_COSTS}; an EAGLE-1 or EAGLE-2 head reads one layer of the target, "
+        "not three, and cannot be turned into one",
+        "ngram": NGRAM_COSTS,
     }
 
     @classmethod

@@ -17,6 +17,7 @@ from toolkit.speculation.llmapi import (
     FieldPath,
     tree_problems,
 )
+from toolkit.speculation.migration import NGRAM_COSTS
 
 
 class SuffixMatching(Section):
@@ -86,7 +87,7 @@ class Eagle3Drafter(LlmApiOnlyDrafter):
     needs = "EAGLE-3 head"
     nearest: ClassVar[Mapping[str, str]] = {
         "draft_target": "a small model with the target's tokenizer: more memory and time a draft",
-        "ngram": "no training; pays where the output repeats the prompt",
+        "ngram": NGRAM_COSTS,
     }
     optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "one_model": (),

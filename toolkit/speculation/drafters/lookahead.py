@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.migration import NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FlagValue
 
 _FIELDS = ("max_window_size", "max_ngram_size", "max_verification_set_size")
@@ -66,8 +67,7 @@ class LookaheadDrafter(EngineOnlyDrafter):
     Options = LookaheadSpeculation
     needs = "lookahead decoding"
     nearest: ClassVar[Mapping[str, str]] = {
-        "ngram": "no second model and no training either, but it drafts only what the text holds "
-        "already: expect less in free chat, more where the output repeats the prompt",
+        "ngram": f"{NGRAM_COSTS}; it drafts only what the text holds already",
         "sa": "as ngram, with the longest match of the text's end instead of n-grams",
     }
 

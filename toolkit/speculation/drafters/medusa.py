@@ -10,6 +10,7 @@ from pydantic import Field
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
 from toolkit.speculation.trees import Tree, fit_problems
 
@@ -34,9 +35,8 @@ class MedusaDrafter(EngineOnlyDrafter):
     Options = MedusaSpeculation
     needs = "Medusa heads"
     nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target, published or trained on the target's own "
-        "answers; Medusa heads cannot be turned into one",
-        "ngram": "no training; pays where the output repeats the prompt",
+        "eagle3": f"{EAGLE3_COSTS}; Medusa heads cannot be turned into one",
+        "ngram": NGRAM_COSTS,
     }
     # Heads stay in the target's dtype, and engines of a quantised target with plain heads fail.
     quantizations: ClassVar[frozenset[str] | None] = frozenset()

@@ -18,6 +18,7 @@ from toolkit.speculation.llmapi import (
     sliding_window,
     tree_problems,
 )
+from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 
 # Until here max_draft_len is overwritten by num_nextn_predict_layers, whose default is 1.
 COUNTS_LAYERS_UNTIL: Version = (1, 3, 0, 27)
@@ -63,10 +64,7 @@ class MtpDrafter(LlmApiOnlyDrafter):
     Options = MtpSpeculation
     llmapi_since = "1.0"
     needs = "multi-token prediction"
-    nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target",
-        "ngram": "no training; pays where the output repeats the prompt",
-    }
+    nearest: ClassVar[Mapping[str, str]] = {"eagle3": EAGLE3_COSTS, "ngram": NGRAM_COSTS}
     optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "use_dynamic_tree": ("dynamic_tree_max_top_k",),
         "sa_config": (),

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import HeadSource, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FlagValue
 
 
@@ -52,9 +53,8 @@ class ReDrafterDrafter(EngineOnlyDrafter):
     Options = ReDrafterSpeculation
     needs = "ReDrafter head"
     nearest: ClassVar[Mapping[str, str]] = {
-        "eagle3": "with a head trained for this target, published or trained on the target's own "
-        "answers; a recurrent head cannot be turned into one",
-        "ngram": "no training; pays where the output repeats the prompt",
+        "eagle3": f"{EAGLE3_COSTS}; a recurrent head cannot be turned into one",
+        "ngram": NGRAM_COSTS,
     }
 
     @classmethod
