@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.recipes_for_tests import write_recipe
 from toolkit.recipe.load import load_recipe
 
 RECIPE = """\
@@ -96,3 +97,15 @@ def test_a_wrong_release_is_bad_input(spectool, recipe):
     ran = spectool("migrate", recipe, "--to", "pytorch", "--version", "0.20.0")
     assert ran.code == 2
     assert "needs TensorRT-LLM 1.0 or newer" in ran.err
+
+
+CHECKED = "backend: tensorrt\ntune: {batch: [1, 2], max_tokens: 8}\n"
+
+
+@pytest.mark.parametrize("release", ["1.0.0", "1.2.1", "1.3.0rc27", "1.4.0rc4"])
+@pytest.mark.parametrize("draft", [None, "checkpoint: ./model, dtype: float32"])
+def test_what_got_over_passes_the_check(spectool, tmp_path, draft, release):
+    source, out = write_recipe(tmp_path, draft, CHECKED), tmp_path / "new.yaml"
+    assert spectool("migrate", source, "--to", "pytorch", "--version", release, "-o", out).code == 0
+    ran = spectool("check", out, "--offline")
+    assert (ran.code, ran.err) == (0, "")

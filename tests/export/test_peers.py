@@ -164,8 +164,8 @@ def test_everything_that_has_no_place_is_said_at_once():
 @pytest.mark.parametrize(
     ("peer", "given", "option", "word"),
     [
-        ("vllm", "fp8", "--quantization", "fp8"),
-        ("sglang", "awq", "--quantization", "awq"),
+        ("vllm", "fp8", "--quantization", "modelopt"),
+        ("sglang", "fp8", "--quantization", "modelopt_fp8"),
         ("tgi", "w8a16", "--quantize", "eetq"),
     ],
 )

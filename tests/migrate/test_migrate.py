@@ -168,6 +168,13 @@ def test_a_refused_drafter_hides_no_other_reason():
     assert places == ["speculation.drafter", "target.quantization"]
 
 
+def test_a_checkpoint_that_is_quantised_says_so_itself():
+    target = {"checkpoint": "org/target-fp8", "quantization": "fp8"}
+    found = migrate(recipe(NGRAM, target=target))
+    assert found.recipe.target.quantization is None
+    assert said(found, "target.quantization")[0][0] == "dropped"
+
+
 def test_a_release_that_is_none_is_bad_input():
     with pytest.raises(InputError, match="is not a release"):
         migrate(recipe(NGRAM), "newest")

@@ -11,7 +11,7 @@ from toolkit.registry import DRAFTERS
 from toolkit.speculation.drafters.ngram import NGramSpeculation
 
 TITLE = "SGLang"
-QUANTIZATION = {"fp8": "fp8", "awq": "awq"}
+QUANTIZATION = {"fp8": "modelopt_fp8"}  # the checkpoint is ModelOpt's
 
 OPTIONS = {
     "--model-path": Option("str", "directory or hub id"),

@@ -11,7 +11,7 @@ from toolkit.registry import DRAFTERS
 from toolkit.speculation.drafters.ngram import NGramSpeculation
 
 TITLE = "TGI"
-QUANTIZATION = {"w8a16": "eetq", "fp8": "fp8", "awq": "awq"}
+QUANTIZATION = {"w8a16": "eetq"}
 DTYPES = ("float16", "bfloat16")
 
 OPTIONS = {

@@ -13,7 +13,7 @@ from toolkit.speculation.drafters.ngram import NGramSpeculation
 
 TITLE = "vLLM"
 CONFIG = "--speculative-config"
-QUANTIZATION = {"fp8": "fp8", "awq": "awq"}
+QUANTIZATION = {"fp8": "modelopt"}  # the checkpoint is ModelOpt's
 
 OPTIONS = {
     "--revision": Option("str", "branch, tag or commit of the model"),

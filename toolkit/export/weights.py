@@ -77,7 +77,7 @@ def quantized(
     if wanted not in words:
         known = f" (it has: {', '.join(words)})" if words else ""
         answer.notes.append(
-            f"{where}.quantization: {peer} has no {wanted!r} for plain weights{known}; left out"
+            f"{where}.quantization: {wanted!r} cannot be said to {peer}{known}; left out"
         )
     return words.get(wanted)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from toolkit.checkpoint.quantization import READY
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.engine.llmapi.rules import DEFAULT_MAX_NUM_TOKENS
 from toolkit.migrate.fields import Data
@@ -69,6 +70,16 @@ def tensorrt(data: Data, goal: str) -> None:
     if fraction != defaults["kv_cache_fraction"]:
         data.put("pytorch.kv_cache_fraction", fraction)
         data.say("tensorrt.kv_cache_fraction", "renamed", f"pytorch.kv_cache_fraction {fraction}")
+
+
+def quantization(data: Data, goal: str) -> None:
+    """What a checkpoint says of itself need not be said again."""
+    for where in ("target.quantization", "speculation.draft.quantization"):
+        if (value := data.get(where)) in READY:
+            data.reset(where)
+            data.say(
+                where, "dropped", f"{value}: read from the checkpoint's own hf_quant_config.json"
+            )
 
 
 def serve(data: Data, goal: str) -> None:
@@ -149,4 +160,4 @@ def room(data: Data, goal: str) -> None:
 
 
 Step = Callable[[Data, str], None]
-STEPS: tuple[Step, ...] = (backend, tensorrt, serve, schedule, room)
+STEPS: tuple[Step, ...] = (backend, tensorrt, quantization, serve, schedule, room)
