@@ -6,7 +6,7 @@ Names on our side are the newest ones; `Profile.key` spells them for a release.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolkit.recipe.release import Version
@@ -61,5 +61,6 @@ class Profile:
             if method.decoding_type == decoding_type:
                 return drafter, method
         if decoding_type == "Eagle" and "eagle3" in self.methods:
-            return "eagle3", self.methods["eagle3"]
+            newer = self.methods["eagle3"]  # Eagle's own class lacks what came with Eagle3
+            return "eagle3", replace(newer, keys=newer.keys - {"sa_config"})
         return None
