@@ -102,6 +102,11 @@ def test_the_share_of_kv_memory_moves_to_the_other_section():
     assert said(found, "tensorrt.gpu") == [("kept", "H100")]
 
 
+def test_another_backend_s_share_of_memory_moves_nowhere():
+    found = migrate(recipe(NGRAM, "cpu", tensorrt={"kv_cache_fraction": 0.5}))
+    assert found.recipe.pytorch.kv_cache_fraction == 0.9
+
+
 def test_a_bls_loop_has_nothing_to_call():
     found = migrate(recipe(DRAFT, serve={"layout": "bls"}))
     assert found.recipe.serve.layout == "inprocess"

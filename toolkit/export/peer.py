@@ -111,8 +111,7 @@ class Peer(ABC):
     @classmethod
     def render(cls, recipe: Recipe, answer: Answer) -> str:
         """A command for the shell, with what is to be known as comments above it."""
-        words = [*answer.program]
-        lines = [shlex.join(words)]
+        lines = [shlex.join(answer.program)]
         for name, value in answer.options.items():
             shown = [name] if value is True else [name, written(value)]
             lines.append("  " + shlex.join(shown))

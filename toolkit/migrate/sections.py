@@ -67,7 +67,7 @@ def tensorrt(data: Data, goal: str) -> None:
     if section.get("build_timeout_s", defaults["build_timeout_s"]) != defaults["build_timeout_s"]:
         data.say("tensorrt.build_timeout_s", "dropped", "nothing is built here")
     fraction = section.get("kv_cache_fraction", defaults["kv_cache_fraction"])
-    if fraction != defaults["kv_cache_fraction"]:
+    if data.get("backend") == "tensorrt" and fraction != defaults["kv_cache_fraction"]:
         data.put("pytorch.kv_cache_fraction", fraction)
         data.say("tensorrt.kv_cache_fraction", "renamed", f"pytorch.kv_cache_fraction {fraction}")
 
@@ -134,7 +134,7 @@ def _as_max_concurrency(data: Data, steps: list[dict[str, int]], goal: str) -> N
     there = method is not None and "max_concurrency" in method.keys
     if not there or len(steps) != 2 or steps[1]["draft_len"]:
         return  # the release's own rules say what is missing
-    limit = steps[1]["batch"] - 1
+    limit = min(steps[1]["batch"] - 1, data.get("pytorch.max_concurrency") or steps[1]["batch"])
     data.reset("speculation.draft_length")
     data.put("pytorch.max_concurrency", limit)
     data.say(
@@ -160,4 +160,4 @@ def room(data: Data, goal: str) -> None:
 
 
 Step = Callable[[Data, str], None]
-STEPS: tuple[Step, ...] = (backend, tensorrt, quantization, serve, schedule, room)
+STEPS: tuple[Step, ...] = (tensorrt, backend, quantization, serve, schedule, room)
