@@ -31,7 +31,7 @@ from toolkit.checkpoint.drafts.eagle3_config import (
 from toolkit.checkpoint.drafts.kinds import eagle3_signs, whole_model_signs
 from toolkit.checkpoint.drafts.target import TargetFacts
 from toolkit.checkpoint.drafts.vocabulary import vocabulary_problems
-from toolkit.checkpoint.interfaces import Source
+from toolkit.checkpoint.interfaces import Source, TensorInfo
 from toolkit.checkpoint.safetensors_file import shown
 from toolkit.recipe.release import Release
 
@@ -150,7 +150,7 @@ def _no_eagle3_head(heads: Source, target: TargetFacts) -> str | None:
 def _draft_vocab(heads: Source, head: HeadConfig) -> tuple[int, list[str]]:
     """D, which config.json should say and lm_head shows."""
     lm_head = heads.tensors.get("lm_head.weight")
-    rows = lm_head.shape[0] if lm_head and lm_head.shape else None
+    rows = _rows(lm_head) if lm_head else None
     if head.draft_vocab is None:
         return rows or head.vocab, []
     if rows is not None and rows != head.draft_vocab:
@@ -159,6 +159,10 @@ def _draft_vocab(heads: Source, head: HeadConfig) -> tuple[int, list[str]]:
             f"{head.draft_vocab}; they must be equal"
         ]
     return head.draft_vocab, []
+
+
+def _rows(tensor: TensorInfo) -> int:
+    return tensor.shape[0] if tensor.shape else 0
 
 
 def _bias_names(layer: str) -> dict[str, set[str]]:
@@ -209,7 +213,7 @@ def _wrong_tensors(
             continue
         if found is None:
             yield f"{name}: missing; expected shape {list(shape)}"
-        elif found.shape != shape and not (name == "lm_head.weight" and found.shape[0] != draft):
+        elif found.shape != shape and not (name == "lm_head.weight" and _rows(found) != draft):
             yield f"{name}: has shape {list(found.shape)}, expected {list(shape)}"
         elif found.dtype not in FLOATS:
             yield f"{name}: has dtype {found.dtype}, expected one of {', '.join(FLOATS)}"

@@ -22,10 +22,10 @@ _NESTED = "transformer_layer_config"
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 # Everything else of a config.json says nothing to TensorRT-LLM's draft model.
 _KEPT = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act", "bos_token_id",
-    "eos_token_id", "pad_token_id", "initializer_range",
+    "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size",
+    "max_position_embeddings", "rms_norm_eps", "hidden_act",
 )  # fmt: skip
+_DTYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class HeadConfig:
     vocab: int
     target_hidden: int | None  # where it differs from `hidden`
     draft_vocab: int | None  # None: not said
-    captured: tuple[Any, ...] | None  # TensorRT-LLM's numbers; None: not said
+    captured: tuple[int, ...] | None  # TensorRT-LLM's numbers; None: not said
     switches: Mapping[str, Any]  # those that are not neutral
     rope: tuple[Any, Any]  # theta, scaling
     says_theta: bool
-    max_position_embeddings: Any
+    max_position_embeddings: int | None
     dtype: str | None
     kept: Mapping[str, Any]
 
@@ -87,9 +87,13 @@ def read_config(config: Mapping[str, Any]) -> tuple[HeadConfig | None, list[str]
     own = flat.get("eagle_config")
     words = {**config, **(own if isinstance(own, Mapping) else {})}
     captured = words.get(CAPTURED)
-    if captured is not None and not isinstance(captured, list):
-        return None, [f"config.json: {CAPTURED} is {captured!r}, expected a list of layers"]
     theta, scaling = rope(flat, LLAMA_THETA)
+    dtype = config.get("torch_dtype") or flat.get("torch_dtype") or flat.get("dtype")
+    problems = _wrong_values(flat, theta, scaling, dtype)
+    if captured is not None and not _is_layers(captured):
+        problems.append(f"config.json: {CAPTURED} is {captured!r}, expected a list of layers")
+    if problems:
+        return None, problems
     heads = flat["num_attention_heads"]
     return HeadConfig(
         hidden=flat["hidden_size"],
@@ -100,7 +104,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[HeadConfig | None, list[str]
         vocab=flat["vocab_size"],
         target_hidden=config.get("target_hidden_size"),
         draft_vocab=config.get("draft_vocab_size"),
-        captured=None if not captured else tuple(_shifted(i, nested) for i in captured),
+        captured=tuple(i - nested for i in captured) if captured else None,
         switches={
             key: words[key]
             for key, switch in SWITCHES.items()
@@ -109,7 +113,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[HeadConfig | None, list[str]
         rope=(theta, scaling or None),
         says_theta=any(flat.get(key) is not None for key in ("rope_theta", "rope_parameters")),
         max_position_embeddings=flat.get("max_position_embeddings"),
-        dtype=config.get("torch_dtype") or flat.get("torch_dtype") or flat.get("dtype"),
+        dtype=dtype,
         kept={key: flat[key] for key in _KEPT if flat.get(key) is not None},
     ), []
 
@@ -138,8 +142,36 @@ def _wrong(flat: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _shifted(layer: Any, nested: bool) -> Any:
-    return layer - 1 if nested and isinstance(layer, int) else layer
+def _wrong_values(flat: Mapping[str, Any], theta: Any, scaling: Any, dtype: Any) -> list[str]:
+    """Everything else that is written out, or compared with the target."""
+    problems = [
+        f"config.json: {key} is {value!r}, expected a positive number"
+        for key, value in {"rope_theta": theta, "rms_norm_eps": flat.get("rms_norm_eps")}.items()
+        if value is not None and not _is_positive(value)
+    ]
+    if scaling is not None and not isinstance(scaling, Mapping):
+        problems.append(f"config.json: rope_scaling is {scaling!r}, expected an object or null")
+    longest = flat.get("max_position_embeddings")
+    if longest is not None and not is_size(longest):
+        problems.append(
+            f"config.json: max_position_embeddings is {longest!r}, expected a positive integer"
+        )
+    if not isinstance(flat.get("hidden_act", ""), str):
+        problems.append(f"config.json: hidden_act is {flat['hidden_act']!r}, expected a name")
+    if dtype is not None and dtype not in _DTYPES:
+        problems.append(
+            f"config.json: torch_dtype is {dtype!r}, expected one of {', '.join(_DTYPES)}"
+        )
+    return problems
+
+
+def _is_positive(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 < value < float("inf")
+
+
+def _is_layers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(i) is int for i in value)
 
 
 def config_problems(head: HeadConfig, target: TargetFacts, release: Release) -> list[str]:
@@ -174,7 +206,7 @@ def config_problems(head: HeadConfig, target: TargetFacts, release: Release) -> 
 
 def _wrong_layers(head: HeadConfig, target: TargetFacts) -> list[str]:
     named = head.captured or ()
-    beyond = [i for i in named if not isinstance(i, int) or not 0 <= i < target.layers]
+    beyond = [i for i in named if not 0 <= i < target.layers]
     problems = []
     if beyond:
         problems.append(
@@ -197,7 +229,7 @@ def config_notes(head: HeadConfig, target: TargetFacts) -> list[str]:
             f"{target.rope_theta} and {target.rope_scaling}; right only if the head was trained so"
         )
     longest, reach = head.max_position_embeddings, target.max_position_embeddings
-    if is_size(longest) and reach and longest < reach:
+    if longest and reach and longest < reach:
         notes.append(
             f"config.json: max_position_embeddings {longest}, the target's is {reach}; keep "
             f"engine.max_seq_len within {longest}, or expect few accepted tokens beyond it"
