@@ -160,6 +160,15 @@ def test_captured_layers_must_exist(tmp_path, layout, layers, beyond):
     assert f"{beyond} not in the target, which has layers 0 to 7" in found
 
 
+def test_layers_that_count_states_are_told_how_to_count(tmp_path):
+    tensors, config = LAYOUTS["ModelOpt"]()
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [4, 6, 8]
+    (found,) = problems(tmp_path, tensors, config)
+    assert found.endswith(
+        "the head seems to number states, of which 0 is the embedding: write each one less"
+    )
+
+
 def test_captured_layers_and_fc_must_agree(tmp_path):
     tensors, config = LAYOUTS["ModelOpt"]()
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 3, 4, 5]

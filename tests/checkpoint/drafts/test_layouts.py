@@ -92,6 +92,17 @@ def test_captured_layers_are_told_in_tensorrt_llms_numbers(tmp_path):
     assert prepared(tmp_path / "c", *LAYOUTS["SafeAILab"]()).captured_layers is None
 
 
+def test_a_converted_head_that_kept_tensorrt_llms_numbers_is_known_by_them(tmp_path):
+    # 8 layers: TensorRT-LLM and SGLang capture 1, 8 / 2 - 1 and 8 - 4 by default, vLLM 2, 4, 5.
+    tensors, config = LAYOUTS["speculators"]()
+    own = prepared(tmp_path / "own", tensors, config)
+    config["eagle_aux_hidden_state_layer_ids"] = [1, 3, 4]
+    converted = prepared(tmp_path / "converted", tensors, config)
+    assert own.captured_layers == converted.captured_layers == (1, 3, 4)
+    assert "[2, 4, 5] taken as numbers of reading layers" in own.notes[0]
+    assert "[1, 3, 4] taken as they are" in converted.notes[0]
+
+
 def test_what_was_prepared_is_prepared_again_to_the_same_bytes(tmp_path):
     prepared(tmp_path, *LAYOUTS["speculators"]())
     again = open_head_files(str(tmp_path / "out"), None)
@@ -182,6 +193,11 @@ def test_notes_say_where_rope_lengths_and_embeddings_differ(tmp_path):
     assert "max_position_embeddings 256, the target's is 1024" in notes[1]
     assert notes[2] == "weights are bfloat16, the target's are float16"
     assert notes[3].startswith("embed_tokens.weight is left out")
+
+
+@pytest.mark.parametrize("layout", ["SafeAILab", "ModelOpt"])
+def test_only_speculators_layers_need_a_word(tmp_path, layout):
+    assert prepared(tmp_path, *LAYOUTS[layout]()).notes == ()
 
 
 def test_a_head_that_agrees_with_its_target_gets_no_note(tmp_path):

@@ -90,7 +90,7 @@ def plan_eagle3(heads: Source, target: TargetFacts, form: Eagle3Form) -> DraftPl
     """Names, shapes and config from headers (and d2t); every problem, by tensor and shape."""
     if other := _no_eagle3_head(heads, target):
         return _refused([other])
-    head, problems = read_config(heads.config)
+    head, problems = read_config(heads.config, target.layers)
     if head is None:
         return _refused(problems)
     problems = config_problems(head, target, form.release)

@@ -5,6 +5,9 @@ NVIDIA ModelOpt        the same with `eagle_config`
 speculators            the Llama part under `transformer_layer_config`; captured layers are
                        numbered by the layer that reads a state, one more than TensorRT-LLM's number
                        (of the layer that writes it)
+
+A head that was converted to speculators' layout may have kept TensorRT-LLM's numbers. It is known
+by its layers: they are the ones that TensorRT-LLM and SGLang capture by default.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class HeadConfig:
     target_hidden: int | None  # where it differs from `hidden`
     draft_vocab: int | None  # None: not said
     captured: tuple[int, ...] | None  # TensorRT-LLM's numbers; None: not said
+    numbered: tuple[int, ...] | None  # the numbers that config.json has, in speculators' layout
     switches: Mapping[str, Any]  # those that are not neutral
     rope: tuple[Any, Any]  # theta, scaling
     says_theta: bool
@@ -76,8 +80,8 @@ class HeadConfig:
     kept: Mapping[str, Any]
 
 
-def read_config(config: Mapping[str, Any]) -> tuple[HeadConfig | None, list[str]]:
-    """The head's config in one form; without it, why it cannot be used."""
+def read_config(config: Mapping[str, Any], layers: int) -> tuple[HeadConfig | None, list[str]]:
+    """The head's config in one form; without it, why it cannot be used. The target has `layers`."""
     inner = config.get(_NESTED)
     nested = isinstance(inner, Mapping)
     flat: dict[str, Any] = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
@@ -104,7 +108,8 @@ def read_config(config: Mapping[str, Any]) -> tuple[HeadConfig | None, list[str]
         vocab=flat["vocab_size"],
         target_hidden=config.get("target_hidden_size"),
         draft_vocab=config.get("draft_vocab_size"),
-        captured=tuple(i - nested for i in captured) if captured else None,
+        captured=_captured(captured, nested, layers) if captured else None,
+        numbered=tuple(captured) if captured and nested else None,
         switches={
             key: words[key]
             for key, switch in SWITCHES.items()
@@ -165,6 +170,11 @@ def _wrong_values(flat: Mapping[str, Any], theta: Any, scaling: Any, dtype: Any)
     return problems
 
 
+def _captured(named: list[int], nested: bool, layers: int) -> tuple[int, ...]:
+    by_default = {1, layers // 2 - 1, layers - 4}
+    return tuple(named if not nested or set(named) == by_default else [i - 1 for i in named])
+
+
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 < value < float("inf")
@@ -209,9 +219,14 @@ def _wrong_layers(head: HeadConfig, target: TargetFacts) -> list[str]:
     beyond = [i for i in named if not 0 <= i < target.layers]
     problems = []
     if beyond:
+        counted = (
+            "; the head seems to number states, of which 0 is the embedding: write each one less"
+            if beyond == [target.layers] and not head.numbered
+            else ""
+        )
         problems.append(
             f"config.json: {CAPTURED}: {beyond} not in the target, which has layers 0 to "
-            f"{target.layers - 1} (counted by the layer that writes the state)"
+            f"{target.layers - 1} (counted by the layer that writes the state){counted}"
         )
     if len(set(named)) < len(named):
         problems.append(f"config.json: {CAPTURED} {list(named)} names a layer twice")
@@ -221,6 +236,12 @@ def _wrong_layers(head: HeadConfig, target: TargetFacts) -> list[str]:
 def config_notes(head: HeadConfig, target: TargetFacts) -> list[str]:
     """Where head and target differ although both load: right only if the head was trained so."""
     notes = []
+    if head.numbered and head.captured:
+        how = "as they are" if head.numbered == head.captured else "as numbers of reading layers"
+        notes.append(
+            f"config.json: {CAPTURED} {list(head.numbered)} taken {how}: the states that layers "
+            f"{list(head.captured)} write; when few tokens are accepted, try the other reading"
+        )
     theta, scaling = head.rope
     if theta != target.rope_theta or scaling != target.rope_scaling:
         assumed = "" if head.says_theta else " (not in config.json: the default)"
