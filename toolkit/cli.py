@@ -19,7 +19,7 @@ from toolkit.errors import SpectoolError
 # In the order of the work; `toolkit.commands.<name>` loads when its command is asked for.
 COMMANDS = {
     "recipes": "List the bundled recipes, or copy one.",
-    "init": "Write a commented recipe to start from.",
+    "init": "Write a commented recipe to start from, or a CI pipeline.",
     "schema": "Print the JSON Schema of recipes.",
     "check": "Find every problem before a build, with the fix.",
     "plan": "Show what a build would make, with digests.",

@@ -73,9 +73,20 @@ class Plan:
         """Whether every digest is known without fetching anything."""
         return all(artefact.digest for artefact in self.artefacts)
 
+    @property
+    def digest(self) -> str:
+        """One digest of all that a build would make, for pipelines.
+
+        What only the network or the building machine could tell counts by its command.
+        """
+        made = [[a.kind, list(a.roles), a.digest or a.command] for a in self.artefacts]
+        elsewhere = [self.recipe.tensorrt_llm, self.recipe.tensorrt.gpu]
+        return digest({"artefacts": made, "machine": None if self.complete else elsewhere})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "recipe": self.recipe.model_dump(mode="json"),
+            "digest": self.digest,
             "artefacts": [artefact.to_json() for artefact in self.artefacts],
         }
 

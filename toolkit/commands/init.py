@@ -1,7 +1,8 @@
-"""`spectool init`: a commented recipe to start from."""
+"""`spectool init`: a commented recipe to start from, or a CI pipeline for recipes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -54,12 +55,43 @@ serve:
 
 
 def init(
-    path: Annotated[Path, typer.Argument(metavar="[PATH]", help="File to write.")] = Path(
-        "recipe.yaml"
-    ),
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]...", help="File to write; with --ci: recipes to build."),
+    ] = None,
+    ci: Annotated[
+        str | None,
+        typer.Option("--ci", metavar="SYSTEM", help="Write a pipeline: github or gitlab."),
+    ] = None,
+    runner: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="With --ci: label of the GPU runner; repeatable."),
+    ] = None,
 ) -> None:
-    """Write a commented recipe to start from."""
+    """Write a commented recipe to start from, or a CI pipeline for recipes."""
+    from toolkit.errors import InputError
+
+    paths = paths or [Path("recipe.yaml")]
+    if ci:
+        _write_pipeline(ci, paths, runner or ())
+        return
+    if runner:
+        raise InputError("--runner: for a pipeline; add --ci github or --ci gitlab")
+    if len(paths) > 1:
+        raise InputError(f"one recipe at a time, got {', '.join(map(str, paths))}")
+    _write_recipe(paths[0])
+
+
+def _write_recipe(path: Path) -> None:
     from toolkit.commands.write_new import write_new
 
     write_new(path, STARTER)
     print(f"{path} written; edit it, then: spectool check {path}")
+
+
+def _write_pipeline(system: str, recipes: Sequence[Path], runner: Sequence[str]) -> None:
+    from toolkit.commands.pipeline import write_pipeline
+
+    for path in write_pipeline(system, recipes, runner, Path()):
+        print(f"{path} written")
+    print("set SPECTOOL in it to where your runners get spectool from")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from toolkit.commands.options import Json, Overrides, RecipeArgument, StoreDir
 
@@ -15,6 +17,9 @@ def plan(
     recipe: RecipeArgument,
     override: Overrides = None,
     store: StoreDir = None,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Only one digest of all that a build would make.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a recipe needs, with digests; run nothing."""
@@ -23,6 +28,9 @@ def plan(
     from toolkit.store import Store
 
     found = make_plan(load_recipe(recipe, override or ()), Store(store))
+    if digest:
+        print(found.digest)
+        return
     print(json.dumps(found.to_json(), indent=2) if as_json else describe(found))
 
 
