@@ -93,6 +93,27 @@ def test_generate_streams_from_it(spectool, recipe, llm):
     assert found["stats"]["accepted_per_step"] == [3, 0, 2]
 
 
+def test_generate_asks_a_server_without_tensorrt_llm(spectool, recipe, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
+    words = ("generate", recipe, "--prompt", "a", "--max-tokens", "9", "--json", "--url")
+    with FakeTrtllmServe(FakeDeployment()) as server:
+        ran = spectool(*words, server.url)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["stats"]["accepted_per_step"] == [3, 0, 2]
+    ran = spectool(*words, server.url)  # it is gone
+    assert ran.code == 1
+    assert "connection refused; is trtllm-serve running there?" in ran.err
+
+
+def test_other_backends_are_not_asked_over_the_network(spectool, recipe):
+    ran = spectool(
+        "generate", recipe, "--prompt", "a", "--url", "http://127.0.0.1:1",
+        "--set", "backend=cpu", "--set", "speculation={drafter: none}",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "backend 'cpu' is not asked over the network here" in ran.err
+
+
 def test_without_tensorrt_llm_it_is_built_but_not_run(spectool, recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
     assert spectool("build", recipe).code == 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from toolkit.errors import InputError
 from toolkit.recipe.schema import EngineLimits, ModelSpec, Recipe
 from toolkit.store import Store
 
@@ -55,6 +56,13 @@ class Backend(ABC):
     @abstractmethod
     def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
         """The recipe's engines, loaded."""
+
+    def connect(self, built: BuiltModels, tokenizer: Tokenizer, url: str) -> Runtime:
+        """The recipe as a server runs it at `url`, for backends that are served so."""
+        raise InputError(
+            f"{url}: backend {built.recipe.backend!r} is not asked over the network here; leave "
+            "--url out to load it, or see spectool serve"
+        )
 
     @staticmethod
     @abstractmethod

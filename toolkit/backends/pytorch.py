@@ -149,6 +149,11 @@ class PytorchBackend(LoadingBackend):
         args = read_llm_args(built.engines["target"], built.recipe)
         return open_llm(built.recipe, args, tokenizer)
 
+    def connect(self, built: BuiltModels, tokenizer: Tokenizer, url: str) -> Runtime:
+        from toolkit.backends.llmapi_runtime import open_endpoint
+
+        return open_endpoint(built.recipe, url, tokenizer)
+
 
 def _head(recipe: Recipe) -> HeadSource | None:
     """The drafting head that is rewritten; a whole draft model is loaded from where it lies."""

@@ -53,10 +53,21 @@ class Runtime:
 
 def open_runtime(built: BuiltModels, *, threads: int | None = None) -> Runtime:
     """Load every engine, after checking that all models speak the target's tokens."""
-    tokenizer = load_tokenizer(built.tokenizer_dir)
-    _check_tokenizers(tokenizer, built.tokenizers)
+    tokenizer = _tokenizer(built)
     runtime: Runtime = BACKENDS[built.recipe.backend]().open(built, tokenizer, threads=threads)
     return runtime
+
+
+def connect_runtime(built: BuiltModels, url: str) -> Runtime:
+    """The recipe where a server runs it already."""
+    runtime: Runtime = BACKENDS[built.recipe.backend]().connect(built, _tokenizer(built), url)
+    return runtime
+
+
+def _tokenizer(built: BuiltModels) -> Tokenizer:
+    tokenizer = load_tokenizer(built.tokenizer_dir)
+    _check_tokenizers(tokenizer, built.tokenizers)
+    return tokenizer
 
 
 def _check_tokenizers(target: Tokenizer, tokenizers: Mapping[str, Path]) -> None:

@@ -50,6 +50,10 @@ def generate(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Ask the trtllm-serve there, load nothing."),
+    ] = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
@@ -64,7 +68,7 @@ def generate(
         raise InputError("--k and --no-speculation exclude each other: choose one")
     if any(not string for string in stop or ()):
         raise InputError("--stop: an empty text would end every answer before it begins")
-    runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads)
+    runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads, url=url)
     if k is not None and runtime.recipe.speculation.drafter == "none":
         raise InputError(f"--k {k}: {runtime.recipe.name} has drafter none, which never drafts")
     seed = secrets.randbits(63) if seed is None else seed

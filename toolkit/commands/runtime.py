@@ -22,9 +22,10 @@ def runtime_of(
     *,
     offline: bool,
     threads: int | None = None,
+    url: str | None = None,
 ) -> Runtime:
-    """Load the recipe's engines; stderr names each artefact that had to be built."""
-    from toolkit.backends.runtime import open_runtime
+    """Load the recipe's engines, or ask the server at `url`; stderr names what had to be built."""
+    from toolkit.backends.runtime import connect_runtime, open_runtime
     from toolkit.execute import build
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
@@ -33,7 +34,7 @@ def runtime_of(
     where = Store(store)
     plan = make_plan(load_recipe(recipe, override), where)
     built = build(plan, where, offline=offline_or_environment(offline), report=_say)
-    return open_runtime(built, threads=threads)
+    return connect_runtime(built, url) if url else open_runtime(built, threads=threads)
 
 
 def _say(made: Made) -> None:
