@@ -105,9 +105,9 @@ def _summary(report: Report) -> str:
     ]
     header = ("role", "family", "layers", "hidden", "heads/kv", "vocab", "dtype")
     notes = [f"note: {note}" for note in report.notes]
-    models = table(rows, header, right="  rrrr")
+    models = [table(rows, header, right="  rrrr")] if rows else []
     memory = _memory(report.memory) if report.memory else []
-    return "\n".join([models, *memory, *notes, "no problems found"])
+    return "\n".join([*models, *memory, *notes, "no problems found"])
 
 
 def _memory(budget: Mapping[str, Any]) -> list[str]:

@@ -73,7 +73,7 @@ def preflight(
         gpu=gpu,
         gpu_memory=gpu_memory,
     )
-    report.models = facts.configs
+    report.models = facts.described
     for name, check in CHECKS.items():
         report.checks[name] = _take(report, list(check(facts)))
     with suppress(InputError):  # P8 has said it

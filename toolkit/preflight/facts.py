@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from toolkit.backends.interfaces import LoadingBackend
 from toolkit.checkpoint.config import checkpoint_config, family_of
 from toolkit.checkpoint.convert import placed
 from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
@@ -16,15 +17,16 @@ from toolkit.checkpoint.heads.combine import combine
 from toolkit.checkpoint.heads.head import Head, HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_head_files, open_heads
 from toolkit.checkpoint.interfaces import Source
-from toolkit.checkpoint.source import open_source
+from toolkit.checkpoint.small_files import open_small_files
+from toolkit.checkpoint.source import kind_of, open_source
 from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.directory import TrtEngine, read_engine
 from toolkit.errors import CheckpointError, InputError, SpectoolError
-from toolkit.preflight.report import Report
+from toolkit.preflight.report import Finding, Report, findings_of
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import ModelSpec, Recipe
-from toolkit.registry import DRAFTERS, HEADS
+from toolkit.registry import BACKENDS, DRAFTERS, HEADS
 from toolkit.store import Store
 
 
@@ -49,6 +51,8 @@ class Facts:
     repository: Path | None = None
     gpu: str | None = None
     gpu_memory: float | None = None  # GiB
+    # Hugging Face's config.json by role, for a backend that loads checkpoints as they are.
+    loaded: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _placed: dict[str, Placed | CheckpointError] = field(default_factory=dict)
 
     @property
@@ -75,6 +79,11 @@ class Facts:
         if isinstance(found, CheckpointError):
             raise found
         return found
+
+    @property
+    def described(self) -> dict[str, dict[str, Any]]:
+        """The models in a converted config's words, where nothing is converted too."""
+        return self.configs or {role: _described(config) for role, config in self.loaded.items()}
 
     def _drafts_for(self, config: Mapping[str, Any]) -> bool:
         """Whether there are such heads for this target at all; P1 says so where there are not."""
@@ -103,6 +112,12 @@ def gather(
 ) -> Facts:
     """Open everything that the recipe names; what cannot be opened goes into the report."""
     facts = Facts(recipe, repository=repository, gpu=gpu, gpu_memory=gpu_memory)
+    if recipe.backend in BACKENDS and issubclass(BACKENDS[recipe.backend], LoadingBackend):
+        _look_at_small_files(facts, report, offline)
+        for role in engines or {}:
+            none = InputError(f"backend {recipe.backend!r} runs no engines; leave it out")
+            report.add(f"{role} engine", none)
+        return facts
     for role, model in recipe.models().items():
         try:
             if role != "target":
@@ -120,6 +135,61 @@ def gather(
         except InputError as error:
             report.add(f"{role} engine", error)
     return facts
+
+
+def _look_at_small_files(facts: Facts, report: Report, offline: bool | None) -> None:
+    """Weights that are not converted may be large and far away; config and tokenizer say enough.
+
+    What is on the hub and not here is no fault of the recipe: it is checked where it is.
+    """
+    recipe = facts.recipe
+    draft = DRAFTERS[recipe.speculation.drafter].llmapi_draft(recipe.speculation)
+    places = {"target": (recipe.target.checkpoint, recipe.target.revision)}
+    if draft:
+        places["draft"] = (draft.source.checkpoint, draft.source.revision)
+    for role, (checkpoint, revision) in places.items():
+        try:
+            head = draft is not None and role == "draft" and draft.kind == "eagle3"
+            if head:
+                facts.heads = open_head_files(checkpoint, revision, offline=offline)
+                continue
+            if role == "draft":
+                refuse_head_as_model(checkpoint, revision, offline=offline)
+            source = open_small_files(checkpoint, revision, offline=offline)
+            facts.loaded[role] = source.config
+            if source.has_tokenizer:
+                facts.sources[role] = source
+        except SpectoolError as error:
+            _not_looked_at(report, role, checkpoint, error)
+    _open_tokenizers(facts, report)
+
+
+def _described(config: Mapping[str, Any]) -> dict[str, Any]:
+    text = config.get("text_config")
+    words = {**config, **text} if isinstance(text, Mapping) else config
+    heads = words.get("num_attention_heads", "?")
+    names = config.get("architectures") or ["?"]
+    return {
+        "architecture": str(names[0]),
+        "num_hidden_layers": words.get("num_hidden_layers", "?"),
+        "hidden_size": words.get("hidden_size", "?"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": words.get("num_key_value_heads", heads),
+        "vocab_size": words.get("vocab_size", "?"),
+        "dtype": str(words.get("torch_dtype") or words.get("dtype") or "?"),
+    }
+
+
+def _not_looked_at(report: Report, role: str, checkpoint: str, error: SpectoolError) -> None:
+    try:
+        away = kind_of(checkpoint) == "hub"
+    except InputError:
+        away = False
+    if away:
+        why = "; ".join(finding.text for finding in findings_of(role, error))
+        report.take(Finding(role, f"{checkpoint} not looked at, so less is checked: {why}", "note"))
+    else:
+        report.add(role, error)
 
 
 def _open_heads(facts: Facts, report: Report, offline: bool | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from toolkit.engine.llmapi import rules as llmapi
 from toolkit.engine.trtllm.gpus import architecture, shown
 from toolkit.engine.trtllm.rules import model_problems
 from toolkit.errors import InputError
@@ -52,4 +53,17 @@ def _tensorrt(facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULES: Mapping[str, Callable[[Facts], Iterator[Finding]]] = {"tensorrt": _tensorrt}
+def _pytorch(facts: Facts) -> Iterator[Finding]:
+    loaded = facts.loaded
+    for path, text in llmapi.model_problems(
+        facts.recipe, loaded.get("target"), loaded.get("draft")
+    ):
+        yield Finding(dotted(path), text)
+    for note in llmapi.recipe_notes(facts.recipe):
+        yield Finding("pytorch", note, "note")
+
+
+RULES: Mapping[str, Callable[[Facts], Iterator[Finding]]] = {
+    "tensorrt": _tensorrt,
+    "pytorch": _pytorch,
+}

@@ -78,6 +78,13 @@ class LlmApiSide:
         yield from ()
 
     @classmethod
+    def llmapi_draft_problems(
+        cls, options: Speculation, draft: Mapping[str, Any]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        """The same for what only the draft's config.json shows."""
+        yield from ()
+
+    @classmethod
     def llmapi_notes(cls, recipe: Recipe, release: Version) -> Iterator[str]:
         """What a user should know before deploying it."""
         yield from ()

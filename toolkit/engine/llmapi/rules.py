@@ -67,10 +67,16 @@ def recipe_problems(recipe: Recipe) -> list[Problem]:
     return list(dict.fromkeys(found for rule in _RULES for found in rule(recipe, rules)))
 
 
-def model_problems(recipe: Recipe, target: Mapping[str, Any]) -> list[Problem]:
-    """What only the target's config.json shows."""
-    drafter = DRAFTERS[recipe.speculation.drafter]
-    return list(drafter.llmapi_model_problems(recipe, number_of(recipe), target))
+def model_problems(
+    recipe: Recipe, target: Mapping[str, Any] | None, draft: Mapping[str, Any] | None = None
+) -> list[Problem]:
+    """What only config.json of the target and of the draft show, as far as they are known."""
+    drafter, found = DRAFTERS[recipe.speculation.drafter], []
+    if target is not None:
+        found += list(drafter.llmapi_model_problems(recipe, number_of(recipe), target))
+    if draft is not None:
+        found += list(drafter.llmapi_draft_problems(recipe.speculation, draft))
+    return found
 
 
 def _drafter(recipe: Recipe, rules: Profile) -> Iterator[Problem]:

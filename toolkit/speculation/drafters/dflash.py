@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -10,7 +10,7 @@ from pydantic import Field
 from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Speculation
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
-from toolkit.speculation.llmapi import DraftCheckpoint
+from toolkit.speculation.llmapi import DraftCheckpoint, FieldPath
 from toolkit.speculation.migration import EAGLE3_COSTS
 
 LayerIds = tuple[Annotated[int, Field(ge=0)], ...]
@@ -48,6 +48,38 @@ class DFlashDrafter(LlmApiOnlyDrafter):
     def llmapi_draft(cls, options: Speculation) -> DraftCheckpoint:
         assert isinstance(options, DFlashSpeculation)
         return DraftCheckpoint(options.draft, "model")
+
+    @classmethod
+    def llmapi_draft_problems(
+        cls, options: Speculation, draft: Mapping[str, Any]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        assert isinstance(options, DFlashSpeculation)
+        yield from wrong_class(draft, "DFlashDraftModel")
+        config = draft.get("dflash_config")
+        for name in ("mask_token_id", "target_layer_ids"):
+            said = config.get(name) if isinstance(config, Mapping) else None
+            if getattr(options, name) is None and said is None:
+                yield (
+                    ("speculation", name),
+                    "required: the draft's config.json does not say it (dflash_config)",
+                )
+        size = draft.get("block_size")
+        if isinstance(size, int) and options.max_draft_len > size:
+            yield (
+                ("speculation", "max_draft_len"),
+                f"{options.max_draft_len}, but the draft makes blocks of {size}; lower it",
+            )
+
+
+def wrong_class(draft: Mapping[str, Any], wanted: str) -> Iterator[tuple[FieldPath, str]]:
+    """A draft whose config.json names another class would be loaded as something else."""
+    found = draft.get("architectures") or []
+    if wanted not in found:
+        named = ", ".join(map(str, found)) or "nothing"
+        yield (
+            ("speculation", "draft", "checkpoint"),
+            f"architectures in its config.json: {named}, expected {wanted}",
+        )
 
 
 def block_config(

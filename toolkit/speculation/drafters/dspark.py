@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
-from toolkit.speculation.drafters.dflash import LayerIds, block_config
+from toolkit.speculation.drafters.dflash import LayerIds, block_config, wrong_class
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
-from toolkit.speculation.llmapi import DraftCheckpoint
+from toolkit.speculation.llmapi import DraftCheckpoint, FieldPath
 from toolkit.speculation.migration import EAGLE3_COSTS
 
 
@@ -64,6 +64,19 @@ class DSparkDrafter(LlmApiOnlyDrafter):
     def llmapi_draft(cls, options: Speculation) -> DraftCheckpoint:
         assert isinstance(options, DSparkSpeculation)
         return DraftCheckpoint(options.draft, "model")
+
+    @classmethod
+    def llmapi_draft_problems(
+        cls, options: Speculation, draft: Mapping[str, Any]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        yield from wrong_class(draft, "DSparkDraftModel")
+        size = draft.get("block_size", draft.get("dspark_block_size"))
+        if isinstance(size, int) and size != options.max_draft_len:
+            yield (
+                ("speculation", "max_draft_len"),
+                f"{options.max_draft_len}, but block_size in the draft's config.json is {size}; "
+                "DSpark drafts whole blocks: make them equal",
+            )
 
     @classmethod
     def llmapi_notes(cls, recipe: Recipe, release: Version) -> Iterator[str]:

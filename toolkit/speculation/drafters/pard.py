@@ -11,7 +11,7 @@ from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.eagle3 import SuffixMatching
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
-from toolkit.speculation.llmapi import DraftCheckpoint
+from toolkit.speculation.llmapi import DraftCheckpoint, FieldPath
 
 
 class PardSpeculation(Speculation):
@@ -52,6 +52,19 @@ class PardDrafter(LlmApiOnlyDrafter):
     @classmethod
     def tokens_per_step(cls, options: Speculation) -> int:
         return 2 * options.max_draft_len  # K tokens of the text and K masks, of which one is both
+
+    @classmethod
+    def llmapi_draft_problems(
+        cls, options: Speculation, draft: Mapping[str, Any]
+    ) -> Iterator[tuple[FieldPath, str]]:
+        assert isinstance(options, PardSpeculation)
+        named = draft.get("mask_token_id", draft.get("pard_token"))
+        if options.mask_token_id is None and named is None:
+            yield (
+                ("speculation", "mask_token_id"),
+                "required: the draft's config.json has neither pard_token nor mask_token_id, so it "
+                "may be an ordinary model (drafter: draft_target)",
+            )
 
     @classmethod
     def llmapi_notes(cls, recipe: Recipe, release: Version) -> Iterator[str]:
