@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +84,8 @@ class Facts:
     @property
     def described(self) -> dict[str, dict[str, Any]]:
         """The models in a converted config's words, where nothing is converted too."""
-        return self.configs or {role: _described(config) for role, config in self.loaded.items()}
+        unconverted = {role: _described(config) for role, config in self.loaded.items()}
+        return unconverted | self.configs
 
     def _drafts_for(self, config: Mapping[str, Any]) -> bool:
         """Whether there are such heads for this target at all; P1 says so where there are not."""
@@ -162,6 +164,14 @@ def _look_at_small_files(facts: Facts, report: Report, offline: bool | None) -> 
         except SpectoolError as error:
             _not_looked_at(report, role, checkpoint, error)
     _open_tokenizers(facts, report)
+    for role, model in facts.models.items():
+        # Sizes for the memory budget, of models that we could convert: no others are refused.
+        with suppress(SpectoolError):
+            if kind_of(model.checkpoint) == "directory":
+                weights = open_source(model.checkpoint)
+                config = checkpoint_config(weights.config, model)
+                placed(weights, family_of(weights.config, model), config, model)
+                facts.sources[role], facts.configs[role] = weights, config
 
 
 def _described(config: Mapping[str, Any]) -> dict[str, Any]:
