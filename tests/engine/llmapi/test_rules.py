@@ -295,7 +295,10 @@ MODELS = [
         },
         "",
     ),
-    (recipe("dflash", "1.3.0rc24"), None, {"architectures": ["LlamaForCausalLM"]}, "expected DFla"),
+    (
+        recipe("dflash", "1.3.0rc24"), None, {"architectures": ["LlamaForCausalLM"]},
+        "which is no DFlash drafter",
+    ),
     (
         recipe("dspark", "1.3.0rc24", max_draft_len=7), None,
         {"architectures": ["DSparkDraftModel"], "block_size": 7}, "",

@@ -69,7 +69,7 @@ class DSparkDrafter(LlmApiOnlyDrafter):
     def llmapi_draft_problems(
         cls, options: Speculation, draft: Mapping[str, Any]
     ) -> Iterator[tuple[FieldPath, str]]:
-        yield from wrong_class(draft, "DSparkDraftModel")
+        yield from wrong_class(draft, "DSpark")
         size = draft.get("block_size", draft.get("dspark_block_size"))
         if isinstance(size, int) and size != options.max_draft_len:
             yield (
