@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from toolkit.checkpoint.heads.source import heads_identity
 from toolkit.checkpoint.quantization import needs_elsewhere
 from toolkit.checkpoint.source import source_identity
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
+from toolkit.engine.near_miss import near_misses
 from toolkit.errors import InputError
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
@@ -42,6 +44,7 @@ class Artefact:
     cached: bool
     heads: HeadSpec | None = None  # drafting heads that go into this checkpoint
     notes: tuple[str, ...] = ()
+    near_misses: tuple[str, ...] = ()  # engines in the store that another machine built
 
     @property
     def role(self) -> str:
@@ -57,6 +60,7 @@ class Artefact:
             "command": self.command,
             "path": str(self.path) if self.path else None,
             "notes": list(self.notes),
+            "near_misses": list(self.near_misses),
             "spec": self.spec,
         }
 
@@ -185,6 +189,17 @@ class _Planner:
             (f"{role}: quantization {model.quantization} needs {elsewhere}",) if elsewhere else ()
         )
 
+    def _near_misses(self, spec: dict[str, Any] | None) -> tuple[str, ...]:
+        """Why what the store holds of this engine does not do."""
+        machine = self.backend.machine()
+        if spec is None or not machine:
+            return ()
+        return tuple(map(str, near_misses(self._engines, spec, machine)))
+
+    @cached_property
+    def _engines(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.store.entries() if entry["kind"] == "engines"]
+
     def _heads_identity(self, heads: HeadSpec) -> dict[str, Any] | None:
         try:
             return heads_identity(heads, store=self.store)
@@ -204,6 +219,7 @@ class _Planner:
     ) -> Artefact:
         spec = {"kind": kind, **spec} if spec else None
         key = digest(spec) if spec else None
+        cached = bool(key) and self.store.has(kind, str(key))
         return Artefact(
             kind=kind,
             roles=(role,),
@@ -218,9 +234,10 @@ class _Planner:
                 else _command(kind, role, model, heads)
             ),
             path=self.store.path(kind, key) if key else None,
-            cached=bool(key) and self.store.has(kind, str(key)),
+            cached=cached,
             heads=heads,
             notes=self._notes(kind, role, model),
+            near_misses=self._near_misses(spec) if kind == "engines" and not cached else (),
         )
 
 

@@ -231,3 +231,32 @@ def test_doctor_says_why_nothing_works(spectool, monkeypatch):
     ran = spectool("doctor")
     assert ran.code == 3
     assert "pip install 'spectool[cpu]'" in ran.out
+
+
+def test_an_engine_of_another_openvino_is_named_and_not_reused(spectool, tmp_path, monkeypatch):
+    path = write_recipe(tmp_path)
+    spectool("build", path)
+    entries = json.loads(spectool("store", "ls", "--json").out)
+    old = next(entry for entry in entries if entry["kind"] == "engines")
+    monkeypatch.setattr("toolkit.engine.cpu.openvino_version", lambda: "2031.1.0")
+    says = f"{old['path']} is not reused: openvino {old['spec']['openvino']} -> 2031.1.0"
+    for command in ("plan", "check"):
+        assert says in spectool(command, path).out
+    plan = json.loads(spectool("plan", path, "--json").out)
+    assert plan["artefacts"][-1]["near_misses"] == [f"{says} (found -> needed)"]
+    built = spectool("build", path)
+    assert f"note: target engine: {says}" in built.err
+    assert built.out.count("built in") == 1
+    assert says not in spectool("check", path).out  # there is one for this machine now
+
+
+def test_a_check_reads_no_weights_to_look_for_engines(spectool, tmp_path, monkeypatch):
+    path = write_recipe(tmp_path)
+    spectool("build", path)
+
+    def refuse(*args):
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("toolkit.checkpoint.hashes.file_sha256", refuse)
+    (tmp_path / "store" / "hashes.json").unlink()
+    assert spectool("check", path).code == 0

@@ -44,6 +44,11 @@ class Backend(ABC):
         """What an engine's digest is taken over; None: only the building machine can tell."""
 
     @staticmethod
+    def machine() -> Mapping[str, Any]:
+        """What an engine's digest takes from this machine; empty when it cannot be told here."""
+        return {}
+
+    @staticmethod
     @abstractmethod
     def engine_command(recipe: Recipe, role: str) -> str:
         """The command or step that builds the engine, below the current directory."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +21,7 @@ from toolkit.commands.options import (
 
 if TYPE_CHECKING:
     from toolkit.execute import Made
-    from toolkit.plan import Plan
+    from toolkit.plan import Artefact, Plan
 
 
 def build(
@@ -56,9 +58,13 @@ def build(
         print(json.dumps(plan.to_json(), indent=2) if as_json else describe(plan))
         return
     done: list[Made] = []
+    said: set[str] = set()
+    if not require_cached:  # its error says them
+        _say_near_misses(plan.artefacts, said)
 
     def report(made: Made) -> None:
         done.append(made)
+        _say_near_misses([made.artefact], said)
         if not as_json:
             print(_line(made), flush=True)
 
@@ -85,10 +91,24 @@ def _refuse_to_make(plan: Plan) -> None:
     missing = [artefact for artefact in plan.artefacts if not artefact.cached]
     if missing:
         lines = "\n".join(
-            f"  {a.kind.removesuffix('s')} {a.role}: {a.digest or 'digest not known here'}"
+            "\n    ".join(
+                (
+                    f"  {a.kind.removesuffix('s')} {a.role}: {a.digest or 'digest not known here'}",
+                    *a.near_misses,
+                )
+            )
             for a in missing
         )
         raise RunError(f"{len(missing)} artefact(s) are not in the store\n{lines}")
+
+
+def _say_near_misses(artefacts: Sequence[Artefact], said: set[str]) -> None:
+    """Why an engine is built although there is one; some are known only after fetching."""
+    for artefact in artefacts:
+        for text in artefact.near_misses:
+            if text not in said:
+                said.add(text)
+                print(f"note: {artefact.role} engine: {text}", file=sys.stderr, flush=True)
 
 
 def _line(made: Made) -> str:

@@ -42,7 +42,9 @@ def describe(found: Plan) -> str:
         [a.kind, a.role, a.digest or _when_known(a), "cached" if a.cached else "to make"]
         for a in found.artefacts
     ]
-    said = dict.fromkeys(note for artefact in found.artefacts for note in artefact.notes)
+    said = dict.fromkeys(
+        note for artefact in found.artefacts for note in (*artefact.notes, *artefact.near_misses)
+    )
     notes = [f"note: {note}" for note in said]
     missing = [artefact.command for artefact in found.artefacts if not artefact.cached]
     steps = "\n".join(["", "steps:", *(f"  {command}" for command in missing)]) if missing else ""

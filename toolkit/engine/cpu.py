@@ -55,11 +55,15 @@ def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:
     """Everything that changes an engine's bytes: what its digest is taken over."""
     return {
         "engine": "cpu",
-        "engine_version": ENGINE_VERSION,
-        "openvino": openvino_version(),
+        **machine_spec(),
         "checkpoint": checkpoint_digest,
         "limits": limits.model_dump(mode="json"),
     }
+
+
+def machine_spec() -> dict[str, Any]:
+    """The part of it that is this installation's."""
+    return {"engine_version": ENGINE_VERSION, "openvino": openvino_version()}
 
 
 def openvino_version() -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from toolkit.errors import InputError
 from toolkit.preflight import (
+    other_machines,
     p1_matrix,
     p2_draft_length,
     p3_tokenizers,
@@ -80,6 +81,7 @@ def preflight(
         budget = p8_memory.budget_of(facts)
         report.memory = budget.to_json() if budget else None
     _take(report, list(check_tune(recipe)))
+    _take(report, list(other_machines.check(recipe, store)))
     return report
 
 

@@ -81,8 +81,21 @@ def test_engines_of_another_machine_are_never_reused(
         installation.install("1.2.0" if change == "release" else "1.2.1", "10.15")
     os.utime(installation.bin / "trtllm-build", ns=(1, 1))
     words = ["--set", "tensorrt_llm=1.2.0"] if change == "release" else []
-    assert spectool("build", recipe, *words).code == 0
+    says = {
+        "release": "tensorrt_llm 1.2.1 -> 1.2.0, tensorrt 10.14.1 -> 10.15 (found -> needed)",
+        "tensorrt": "is not reused: tensorrt 10.14.1 -> 10.15 (found -> needed)",
+        "gpu": "is not reused: gpu sm_90 -> sm_89 (found -> needed)",
+    }[change]
+    old = [entry["path"] for entry in engines(store)]
+    for command in ("plan", "check"):
+        said = spectool(command, recipe, *words).out
+        assert said.count(says) == 2
+        assert all(f"{path} is not reused" in said for path in old)
+    assert spectool("build", recipe, "--require-cached", *words).err.count(says) == 2
+    ran = spectool("build", recipe, *words)
+    assert (ran.code, ran.err.count(says)) == (0, 2)
     assert len(installation.calls) == len(engines(store)) == 4
+    assert "is not reused" not in spectool("plan", recipe, *words).out
 
 
 def test_a_failing_build_exits_with_one_and_leaves_the_store_as_it_was(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.cpu.model import CpuModel
 from toolkit.backends.interfaces import Backend
-from toolkit.engine.cpu import build_cpu_engine, check_limits, engine_spec, openvino_version
+from toolkit.engine.cpu import (
+    build_cpu_engine,
+    check_limits,
+    engine_spec,
+    machine_spec,
+    openvino_version,
+)
 from toolkit.engine.directory import read_engine
 from toolkit.engine.settings import decoder_settings
 from toolkit.errors import MissingDependencyError
@@ -44,6 +50,10 @@ class CpuBackend(Backend):
     @staticmethod
     def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any]:
         return engine_spec(checkpoint_digest, recipe.engine)
+
+    @staticmethod
+    def machine() -> Mapping[str, Any]:
+        return machine_spec()
 
     @staticmethod
     def engine_command(recipe: Recipe, role: str) -> str:

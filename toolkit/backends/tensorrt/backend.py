@@ -51,6 +51,13 @@ class TensorrtBackend(Backend):
         return engine_spec(checkpoint_digest, recipe, role, machine)
 
     @staticmethod
+    def machine() -> Mapping[str, Any]:
+        try:
+            return find_machine().spec()
+        except SpectoolError:
+            return {}
+
+    @staticmethod
     def engine_command(recipe: Recipe, role: str) -> str:
         command = build_command(
             recipe, role, checkpoint_dir=f"checkpoints/{role}", output_dir=f"engines/{role}"
