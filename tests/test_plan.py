@@ -148,7 +148,12 @@ def test_commands_carry_everything_that_changes_bytes(tmp_path, store):
 
 @pytest.mark.parametrize("name", sorted(bundled_recipes()))
 def test_every_bundled_recipe_can_be_planned_without_a_network(name, store, no_network):
-    plan = make_plan(load_recipe(name), store)
-    assert {a.kind for a in plan.artefacts} == {"checkpoints", "tokenizers", "engines"}
+    recipe = load_recipe(name)
+    plan = make_plan(recipe, store)
+    kinds = {a.kind for a in plan.artefacts}
+    if recipe.backend == "pytorch":  # nothing is converted, and only a head is rewritten
+        assert kinds - {"checkpoints"} == {"engines"}
+        return
+    assert kinds == {"checkpoints", "tokenizers", "engines"}
     command = plan.to_json()["artefacts"][0]["command"]
     assert command.startswith(("spectool convert ", "convert "))  # heads have no command alone
