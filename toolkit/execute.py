@@ -16,8 +16,9 @@ from toolkit.checkpoint.convert import convert
 from toolkit.checkpoint.heads.combine import convert_with_heads
 from toolkit.checkpoint.heads.head import HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_heads
-from toolkit.checkpoint.interfaces import Source
-from toolkit.checkpoint.source import open_source
+from toolkit.checkpoint.model_tokenizer import open_tokenizer_files
+from toolkit.checkpoint.ready import copy_ready, open_ready
+from toolkit.checkpoint.source import kind_of, open_source
 from toolkit.checkpoint.tokenizer import write_tokenizer
 from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError
@@ -77,8 +78,13 @@ def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
 
 
 def _fetch_sources(plan: Plan, store: Store, offline: bool | None) -> None:
-    for model in dict.fromkeys(a.model for a in plan.artefacts if a.digest is None):
-        open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    missing = [a for a in plan.artefacts if a.digest is None]
+    for model in dict.fromkeys(a.model for a in missing):
+        if kind_of(model.checkpoint) != "ready":
+            open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    for model in dict.fromkeys(a.model for a in missing if a.kind == "tokenizers"):
+        if model.tokenizer is not None:
+            open_tokenizer_files(model, store, offline=offline)
     for artefact in plan.artefacts:
         if artefact.digest is None and artefact.heads:
             open_heads(artefact.heads, offline=offline)
@@ -99,12 +105,11 @@ def convert_model(
     tokenizer_only: bool = False,
 ) -> None:
     """One checkpoint (or its tokenizer) into a directory that appears whole or not at all."""
-    source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
+    if tokenizer_only and kind_of(model.checkpoint) in ("directory", "hub"):
+        # The small files alone: a tokenizer's directory may have no weights.
+        model = model.model_copy(update={"tokenizer": model.tokenizer or model.checkpoint})
     with new_directory(out) as staging:
-        if tokenizer_only:
-            write_tokenizer(source, staging)
-        else:
-            convert(source, staging, model)
+        _write(model, staging, store, offline, tokenizer=tokenizer_only)
 
 
 def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | None = None) -> None:
@@ -116,12 +121,11 @@ def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | N
         )
     with new_directory(out) as staging:
         for role, model in recipe.models().items():
-            source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
-            for kind in ("checkpoints", "tokenizers"):
-                (staging / kind / role).mkdir(parents=True)
-            write_tokenizer(source, staging / "tokenizers" / role)
             heads = head_of(recipe) if role == "target" else None
-            _convert(source, staging / "checkpoints" / role, model, heads, offline)
+            for kind in ("tokenizers", "checkpoints"):
+                area = staging / kind / role
+                area.mkdir(parents=True)
+                _write(model, area, store, offline, heads, tokenizer=kind == "tokenizers")
 
 
 def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None) -> Made:
@@ -148,11 +152,8 @@ def _fill(
         checkpoint = store.path("checkpoints", artefact.inputs[0])
         backend.build_engine(checkpoint, out, recipe, artefact.roles[0], store)
         return
-    source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
-    if artefact.kind == "tokenizers":
-        write_tokenizer(source, out)
-    else:
-        _convert(source, out, model, artefact.heads, offline)
+    tokenizer = artefact.kind == "tokenizers"
+    _write(model, out, store, offline, artefact.heads, tokenizer=tokenizer)
 
 
 def _fill_loaded(
@@ -172,9 +173,23 @@ def _fill_loaded(
         backend.write_draft(recipe, out, offline=offline)
 
 
-def _convert(
-    source: Source, out: Path, model: ModelSpec, heads: HeadSpec | None, offline: bool | None
+def _write(
+    model: ModelSpec,
+    out: Path,
+    store: Store,
+    offline: bool | None,
+    heads: HeadSpec | None = None,
+    *,
+    tokenizer: bool,
 ) -> None:
+    """A model's checkpoint or its tokenizer into `out`."""
+    if tokenizer:
+        write_tokenizer(open_tokenizer_files(model, store, offline=offline), out)
+        return
+    if kind_of(model.checkpoint) == "ready":
+        copy_ready(open_ready(model, heads=heads.kind if heads else None), out)
+        return
+    source = open_source(model.checkpoint, model.revision, store=store, offline=offline)
     if heads:
         convert_with_heads(source, open_heads(heads, offline=offline), out, model, heads)
     else:

@@ -17,8 +17,9 @@ from toolkit.backends.interfaces import Backend, LoadingBackend
 from toolkit.checkpoint.convert import CONVERTER_VERSION
 from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
 from toolkit.checkpoint.heads.source import heads_identity
+from toolkit.checkpoint.model_tokenizer import tokenizer_identity
 from toolkit.checkpoint.quantization import needs_elsewhere
-from toolkit.checkpoint.source import source_identity
+from toolkit.checkpoint.source import kind_of, source_identity
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
 from toolkit.engine.near_miss import near_misses
 from toolkit.errors import InputError
@@ -158,7 +159,8 @@ class _Planner:
             spec = found and {**spec, "heads": {"source": found, **heads_form(heads)}}
         checkpoint = self._artefact("checkpoints", role, model, spec, (), heads)
         yield checkpoint
-        tokenizer = identity and {"source": identity, "tokenizer_version": TOKENIZER_VERSION}
+        said = self._tokenizer_identity(model)
+        tokenizer = said and {"source": said, "tokenizer_version": TOKENIZER_VERSION}
         yield self._artefact("tokenizers", role, model, tokenizer, ())
         engine = None
         if checkpoint.digest:
@@ -181,10 +183,28 @@ class _Planner:
                 self.problems[str(error)] = None
         return self.identities[key]
 
+    def _tokenizer_identity(self, model: ModelSpec) -> dict[str, Any] | None:
+        if model.tokenizer is None and not self._is_ready(model):
+            return self._identity(model)
+        try:
+            return tokenizer_identity(model, self.store)
+        except InputError as error:
+            self.problems[str(error)] = None
+            return None
+
+    def _is_ready(self, model: ModelSpec) -> bool:
+        try:
+            return kind_of(model.checkpoint) == "ready"
+        except InputError as error:
+            self.problems[str(error)] = None
+            return False
+
     def _notes(self, kind: Kind, role: str, model: ModelSpec) -> tuple[str, ...]:
         if kind == "engines":
             return self.backend.engine_notes(self.recipe, role)
-        elsewhere = needs_elsewhere(model) if kind == "checkpoints" else None
+        if kind != "checkpoints" or self._is_ready(model):
+            return ()
+        elsewhere = needs_elsewhere(model)
         return (
             (f"{role}: quantization {model.quantization} needs {elsewhere}",) if elsewhere else ()
         )
@@ -255,8 +275,9 @@ def _command(kind: Kind, role: str, model: ModelSpec, heads: HeadSpec | None) ->
             f"convert {model.checkpoint} with {heads.kind} heads {heads.checkpoint} -> "
             f"{kind}/{role} {fields}"
         )
-    words = ["spectool", "convert", model.checkpoint, "-o", f"{kind}/{role}"]
-    words += ["--revision", model.revision] if model.revision else []
+    place = model.tokenizer if kind == "tokenizers" and model.tokenizer else None
+    words = ["spectool", "convert", place or model.checkpoint, "-o", f"{kind}/{role}"]
+    words += ["--revision", model.revision] if model.revision and not place else []
     if kind == "tokenizers":
         return shlex.join([*words, "--tokenizer-only"])
     words += ["--dtype", model.dtype]

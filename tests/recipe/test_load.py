@@ -74,8 +74,8 @@ serve: {layout: [bls]}
         "name: 'my name' does not match ^[A-Za-z0-9][A-Za-z0-9._-]*$ (line 1)",
         "backend: 'pytorsh' is not one of cpu, tensorrt, pytorch; did you mean 'pytorch'? (line 2)",
         "target.checkpoint: required (line 3)",
-        "target.pth: unknown key (known: checkpoint, revision, dtype, quantization, parallel, "
-        "layers, trust_remote_code) (line 4)",
+        "target.pth: unknown key (known: checkpoint, revision, tokenizer, dtype, quantization, "
+        "parallel, layers, trust_remote_code) (line 4)",
         "target.chekpoint: unknown key; did you mean 'checkpoint'? (line 5)",
         "target.dtype: 'fp16' is not one of float32, float16, bfloat16 (line 6)",
         "target.parallel.tp: must be at least 1, got 0 (line 7)",

@@ -80,12 +80,12 @@ def rope(config: Mapping[str, Any], default: float) -> tuple[Any, Any]:
 
 def _head_dim(values: Mapping[str, Any]) -> int | None:
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
-    if _is_size(hidden) and _is_size(heads) and hidden % heads == 0:
+    if is_size(hidden) and is_size(heads) and hidden % heads == 0:
         return int(hidden // heads)
     return None
 
 
-def _is_size(value: Any) -> TypeGuard[int]:
+def is_size(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LIMIT
 
 
@@ -98,7 +98,7 @@ def _wrong_sizes(values: Mapping[str, Any]) -> list[str]:
     problems = []
     for key in _SIZES:
         if key == "head_dim" and values.get(key) is None:
-            if _is_size(values.get("hidden_size")) and _is_size(values.get("num_attention_heads")):
+            if is_size(values.get("hidden_size")) and is_size(values.get("num_attention_heads")):
                 problems.append(
                     f"config.json: hidden_size {values['hidden_size']} is not a multiple of "
                     f"num_attention_heads {values['num_attention_heads']}, and there is no head_dim"
@@ -106,19 +106,19 @@ def _wrong_sizes(values: Mapping[str, Any]) -> list[str]:
         elif key not in values or values[key] is None:
             if key != "num_key_value_heads":
                 problems.append(f"config.json: {key} is missing")
-        elif not _is_size(values[key]):
+        elif not is_size(values[key]):
             problems.append(f"config.json: {key} is {values[key]!r}, expected a positive integer")
     heads, kv_heads = values.get("num_attention_heads"), values.get("num_key_value_heads")
-    if _is_size(heads) and _is_size(kv_heads) and heads % kv_heads:
+    if is_size(heads) and is_size(kv_heads) and heads % kv_heads:
         problems.append(
             f"config.json: num_attention_heads {heads} is not a multiple of "
             f"num_key_value_heads {kv_heads}"
         )
     layers = values.get("num_hidden_layers")
-    if _is_size(layers) and layers > _MAX_LAYERS:
+    if is_size(layers) and layers > _MAX_LAYERS:
         problems.append(f"config.json: num_hidden_layers is {layers}, at most {_MAX_LAYERS}")
     head_dim = values.get("head_dim")
-    if _is_size(head_dim) and head_dim % 2:
+    if is_size(head_dim) and head_dim % 2:
         problems.append(f"config.json: head_dim {head_dim} is odd; rotary embedding needs pairs")
     return problems
 
@@ -134,7 +134,7 @@ def _wrong_values(
     if scaling is not None and not isinstance(scaling, Mapping):
         problems.append(f"config.json: rope_scaling is {scaling!r}, expected an object or null")
     window = values.get("sliding_window") if "sliding_window" in family.fields else None
-    if window is not None and not _is_size(window):
+    if window is not None and not is_size(window):
         problems.append(f"config.json: sliding_window is {window!r}, expected a positive integer")
     for key, kind in {"hidden_act": str, "tie_word_embeddings": bool}.items():
         if not isinstance(values[key], kind):

@@ -60,7 +60,7 @@ class DirectorySource(Source):
             )
         for file in TOKENIZER_FILES:
             if (self.directory / file).is_file():
-                shutil.copyfile(_inside(self.directory, file, self.name), out / file)
+                shutil.copyfile(inside(self.directory, file, self.name), out / file)
         if not (out / "generation_config.json").exists():
             ids = {key: self.config.get(key) for key in ("bos_token_id", "eos_token_id")}
             (out / "generation_config.json").write_text(json.dumps(ids) + "\n", encoding="utf-8")
@@ -114,7 +114,7 @@ def _shards(directory: Path, name: str) -> dict[str | None, Path]:
             else f"expected model.safetensors or {INDEX}"
         )
         raise CheckpointError(name, [f"no safetensors file; {way_out}"])
-    return {None: _inside(directory, found[0].name, name)}
+    return {None: inside(directory, found[0].name, name)}
 
 
 def _indexed(directory: Path, name: str) -> dict[str | None, Path]:
@@ -125,7 +125,7 @@ def _indexed(directory: Path, name: str) -> dict[str | None, Path]:
     files: dict[str, Path] = {}
     for file in sorted({str(value) for value in index.values()}):
         try:
-            files[file] = _inside(directory, file, name)
+            files[file] = inside(directory, file, name)
         except CheckpointError as error:
             problems += [f"{INDEX}: {problem}" for problem in error.problems]
     if problems:
@@ -133,7 +133,7 @@ def _indexed(directory: Path, name: str) -> dict[str | None, Path]:
     return {tensor: files[str(file)] for tensor, file in index.items()}
 
 
-def _inside(directory: Path, file: str, name: str) -> Path:
+def inside(directory: Path, file: str, name: str) -> Path:
     """A file of this directory, or of the hub cache whose snapshot this directory is."""
     path = directory / file
     if file != Path(file).name or file in ("", ".", ".."):

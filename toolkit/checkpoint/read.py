@@ -19,6 +19,15 @@ from toolkit.errors import CheckpointError, UnknownNameError
 from toolkit.registry import FAMILIES
 
 _LAYER = re.compile(r"^transformer\.layers\.(\d+)\.")
+# What quantisation changes: matrices of the layers.
+MATRIX = re.compile(r"\.(qkv|dense|fc|gate|proj)\.weight$")
+EMBEDDING, LM_HEAD = "transformer.vocab_embedding.weight", "lm_head.weight"
+FLOATS = ("float16", "bfloat16", "float32")
+
+
+def is_float(span: Span) -> bool:
+    """Whether a tensor holds its values themselves; anything else needs scales."""
+    return span.dtype.name in FLOATS
 
 
 class Checkpoint:
@@ -50,6 +59,8 @@ class Checkpoint:
 
     def tensor(self, name: str) -> NDArray[Any]:
         """The whole tensor, as if it had never been split."""
+        if self._is_shared(name):
+            name = EMBEDDING
         stage, local = self._locate(name)
         pattern = _LAYER.sub("transformer.layers.{i}.", name)
         if pattern not in self._parts:
@@ -58,6 +69,24 @@ class Checkpoint:
         for rank in range(self._tp):
             self._fill(whole, self._parts[pattern], rank, self._read(stage, rank, local))
         return whole[0] if len(whole) == 1 else np.concatenate(whole)
+
+    def problems(self) -> Iterator[str]:
+        """Tensors that are missing, or not as config.json says; quantised ones only missing."""
+        for name in self.names():
+            stage, local = self._locate(name)
+            for index in range(stage * self._tp, (stage + 1) * self._tp):
+                span = self._ranks[index].get(local)
+                if span is None:
+                    if not self._is_shared(name):
+                        yield f"{self._files[index].name}: {local}: missing"
+                elif (is_float(span) or not MATRIX.search(name)) and (
+                    problem := self._problem(index, local, span)
+                ):
+                    yield f"{self._files[index].name}: {problem}"
+
+    def _is_shared(self, name: str) -> bool:
+        """Writers may leave out lm_head where it is the embedding."""
+        return name == LM_HEAD and LM_HEAD not in self._ranks[-1] and EMBEDDING in self._ranks[0]
 
     def _empty(self, place: Place) -> NDArray[Any]:
         words = sizes(self.config)
@@ -88,6 +117,19 @@ class Checkpoint:
         return read_rows(self._files[index], span)
 
     def _check(self, index: int, local: str, span: Span) -> None:
+        if MATRIX.search(local) and not is_float(span):
+            raise CheckpointError(
+                str(self._files[index]),
+                [
+                    f"{local}: {span.dtype.name}, quantised already; backend cpu reads floating "
+                    "point weights: take the checkpoint before it was quantised (with w8a16, they "
+                    "are quantised here)"
+                ],
+            )
+        if problem := self._problem(index, local, span):
+            raise CheckpointError(str(self._files[index]), [problem])
+
+    def _problem(self, index: int, local: str, span: Span) -> str | None:
         places = self._parts[_LAYER.sub("transformer.layers.{i}.", local)]
         words, kv_heads = sizes(self.config), self.config["num_key_value_heads"]
         shape: tuple[int, ...] = ()
@@ -98,14 +140,12 @@ class Checkpoint:
             mine = shard(split, full, self._tp, index % self._tp, kv_heads=kv_heads)
             rows += mine.rows
             shape = (rows, mine.right - mine.left)[: len(full)]
-        if span.shape != shape or span.dtype != np.dtype(self.config["dtype"]):
-            raise CheckpointError(
-                str(self._files[index]),
-                [
-                    f"{local}: {span.dtype.name} {list(span.shape)}, expected "
-                    f"{self.config['dtype']} {list(shape)} by config.json"
-                ],
-            )
+        if span.shape == shape and span.dtype == np.dtype(self.config["dtype"]):
+            return None
+        return (
+            f"{local}: {span.dtype.name} {list(span.shape)}, expected "
+            f"{self.config['dtype']} {list(shape)} by config.json"
+        )
 
     def _locate(self, name: str) -> tuple[int, str]:
         """(pipeline stage, name in its files)."""

@@ -44,7 +44,7 @@ def open_small_files(
     if kind == "directory":
         return SmallFiles(Path(checkpoint).expanduser(), checkpoint)
     away = is_offline() if offline is None else offline
-    return SmallFiles(_from_hub(checkpoint, revision, offline=away), checkpoint)
+    return SmallFiles(from_hub(checkpoint, revision, offline=away), checkpoint)
 
 
 def small_files_here(checkpoint: str, revision: str | None = None) -> SmallFiles | None:
@@ -62,7 +62,8 @@ def read_model_config(
     return open_small_files(checkpoint, revision, offline=offline).config
 
 
-def _from_hub(repository: str, revision: str | None, *, offline: bool) -> Path:
+def from_hub(repository: str, revision: str | None, *, offline: bool) -> Path:
+    """The directory in the hub cache that has them."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -15,17 +15,22 @@ __all__ = ["Source", "TensorInfo", "is_here", "open_source", "source_identity"]
 
 PIP = "pip:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-Kind = Literal["directory", "gguf", "pip", "hub"]
+Kind = Literal["directory", "ready", "gguf", "pip", "hub"]
 
 
 def kind_of(checkpoint: str) -> Kind:
-    """What a checkpoint string names; something on this disk wins over a hub id."""
+    """What a checkpoint string names; something on this disk wins over a hub id.
+
+    `ready` is a directory in TensorRT-LLM's own layout, which is copied, not converted.
+    """
+    from toolkit.checkpoint.ready import is_ready
+
     if checkpoint.startswith(PIP):
         return "pip"
     path = Path(checkpoint).expanduser()
     try:
         if path.is_dir():
-            return "directory"
+            return "ready" if is_ready(path) else "directory"
         if path.is_file() and path.suffix.lower() == ".gguf":
             return "gguf"
         there = path.exists()
@@ -51,6 +56,7 @@ def open_source(
     from toolkit.checkpoint.directory import DirectorySource
     from toolkit.checkpoint.fp8 import Float8Source, is_float8
     from toolkit.checkpoint.gguf_source import GgufSource
+    from toolkit.checkpoint.ready import is_ready
 
     kind, store = kind_of(checkpoint), store or Store()
     path = Path(checkpoint).expanduser()
@@ -64,6 +70,16 @@ def open_source(
         path = fetch.hub_snapshot(checkpoint, revision, offline=away)
     if kind == "gguf":
         return GgufSource(path, checkpoint)
+    if kind == "ready" or is_ready(path):
+        raise InputError(
+            f"checkpoint {checkpoint!r} is a TensorRT-LLM checkpoint, whose tensors are not read "
+            "as Hugging Face's; "
+            + (
+                "name the original weights"
+                if kind == "ready"
+                else f"download it (hf download {checkpoint}) and name the directory"
+            )
+        )
     source = DirectorySource(path, checkpoint)
     return Float8Source(source) if is_float8(source.config) else source
 
@@ -98,6 +114,7 @@ def source_identity(
     from toolkit.checkpoint import fetch
     from toolkit.checkpoint.directory import content_files
     from toolkit.checkpoint.hashes import content_hashes
+    from toolkit.checkpoint.ready import ready_files
 
     kind, path = kind_of(checkpoint), Path(checkpoint).expanduser()
     if kind == "pip":
@@ -105,6 +122,8 @@ def source_identity(
     if kind == "hub":
         commit = fetch.hub_commit(checkpoint, revision)
         return {"hub": checkpoint, "commit": commit} if commit else None
+    if kind == "ready":
+        return {"ready": content_hashes(ready_files(path), (store or Store()).root)}
     files = [path] if kind == "gguf" else content_files(path, checkpoint)
     hashes = content_hashes(files, (store or Store()).root)
     # A lone GGUF is identified by content only: its name decides nothing.

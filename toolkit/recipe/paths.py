@@ -31,7 +31,7 @@ def _resolve_checkpoints(value: Any, base: Path) -> Any:
         return value
     return {
         key: resolve_checkpoint(item, base)
-        if key == "checkpoint" and isinstance(item, str)
+        if key in ("checkpoint", "tokenizer") and isinstance(item, str)
         else _resolve_checkpoints(item, base)
         for key, item in value.items()
     }

