@@ -47,12 +47,14 @@ def serve(
     from toolkit.progress import progress
     from toolkit.serving import shared_memory
     from toolkit.serving.lint import lint, raise_errors
+    from toolkit.serving.lint.machine import check_machine
     from toolkit.serving.lint.repository import read_repository
     from toolkit.serving.repository import repository_manifest
     from toolkit.serving.server import TritonServer
     from toolkit.serving.smoke import smoke
 
     raise_errors(repository, lint(repository))
+    raise_errors(repository, list(check_machine(repository)))
     manifest = repository_manifest(repository) or {}
     address = _address(manifest, host, http_port, grpc_port, metrics_port)
     if warning := shared_memory.warning():

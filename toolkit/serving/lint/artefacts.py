@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from toolkit.engine.directory import read_engine
 from toolkit.errors import InputError
 from toolkit.serving.lint.repository import Finding, Model, Repository
 from toolkit.serving.repository import changed_files
-from toolkit.store import MANIFEST, read_manifest
+from toolkit.store import MANIFEST, file_sha256, read_manifest
+
+_SMALL = 1 << 20
 
 
 def check_paths(repository: Repository) -> Iterator[Finding]:
@@ -21,7 +24,7 @@ def check_paths(repository: Repository) -> Iterator[Finding]:
             if not (path / "tokenizer.json").is_file():
                 where = f"parameter {parameter!r}: {role}".rstrip(": ")
                 yield model.error(f"{where}: no tokenizer.json in {path}", parameter)
-        for parameter, role, path in _engines(model):
+        for parameter, role, path in engines_of(model):
             yield from _check_engine(repository, model, parameter, role, path)
 
 
@@ -34,10 +37,16 @@ def _check_engine(
         yield model.error(f"parameter {parameter!r}: {error}", parameter)
         return
     wanted = ((repository.manifest or {}).get("engines") or {}).get(role)
-    found = _digest(path)
-    if wanted and found and wanted != found:
+    manifest = _manifest(path)
+    found = manifest.get("digest", "without a manifest")
+    if wanted and wanted != found:
         yield model.error(
             f"parameter {parameter!r}: engine {found}, the repository was made for {wanted}",
+            parameter,
+        )
+    for problem in _changed(path, manifest):
+        yield model.error(
+            f"parameter {parameter!r}: engine {path} changed after it was built: {problem}",
             parameter,
         )
     if model.config.max_batch_size > engine.max_batch_size:
@@ -65,7 +74,8 @@ def _tokenizers(model: Model) -> Iterator[tuple[str, str, Path]]:
     yield from _places(model, "tokenizer_dir", "tokenizer_dirs")
 
 
-def _engines(model: Model) -> Iterator[tuple[str, str, Path]]:
+def engines_of(model: Model) -> Iterator[tuple[str, str, Path]]:
+    """(parameter, role, directory) of every engine that the model names."""
     yield from _places(model, "gpt_model_path", "engine_dirs")
 
 
@@ -83,8 +93,22 @@ def _places(model: Model, one: str, by_role: str) -> Iterator[tuple[str, str, Pa
             yield by_role, role, model.directory / str(path)
 
 
-def _digest(engine_dir: Path) -> str | None:
+def _manifest(engine_dir: Path) -> dict[str, Any]:
+    """Nothing for an engine from elsewhere."""
     try:
-        return str(read_manifest(engine_dir)["digest"])
-    except (InputError, KeyError):
-        return None
+        return read_manifest(engine_dir)
+    except InputError:
+        return {}
+
+
+def _changed(engine_dir: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Sizes of all files and content of small ones; `spectool store verify` reads everything."""
+    files = manifest.get("files")
+    for name, wanted in (files if isinstance(files, dict) else {}).items():
+        file = engine_dir / name
+        if not file.is_file():
+            yield f"{name} is missing"
+        elif (size := file.stat().st_size) != wanted["bytes"]:
+            yield f"{name} has {size} bytes, expected {wanted['bytes']}"
+        elif size <= _SMALL and file_sha256(file) != wanted["sha256"]:
+            yield f"the content of {name} differs from its sha256"
