@@ -22,6 +22,7 @@ from toolkit.engine.llmapi.deployment import (
     read_llm_args,
     write_deployment,
 )
+from toolkit.engine.llmapi.profiles import RELEASES
 from toolkit.engine.llmapi.rules import recipe_notes
 from toolkit.errors import InputError
 from toolkit.recipe.release import Release, release
@@ -41,6 +42,7 @@ class PytorchBackend(LoadingBackend):
     """A deployment is text and perhaps a draft: it can be built on any machine."""
 
     builds_elsewhere = True
+    releases = RELEASES
 
     @staticmethod
     def unavailable() -> str | None:

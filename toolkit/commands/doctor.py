@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,12 +22,30 @@ EXTRAS = {
 }
 
 
-def doctor(store: StoreDir = None, as_json: Json = False) -> None:
+def doctor(
+    store: StoreDir = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Say which drafter works on which backend and release.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Say what is installed and what can work here."""
+    if matrix:
+        _print_matrix(as_json)
+        return
     found = examine(store)
     print(json.dumps(found, indent=2) if as_json else _text(found))
     if not any(backend["works"] for backend in found["backends"].values()):
         raise typer.Exit(3)
+
+
+def _print_matrix(as_json: bool) -> None:
+    from toolkit.commands.matrix import markdown, reasons, support
+
+    if as_json:
+        print(json.dumps(support(), indent=2))
+    else:
+        print("\n".join([markdown(), "", *reasons()]))
 
 
 def examine(store: Path | None) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def came_later(since: str, given: str, what: str) -> str | None:
     number, first = version(given), version(since)
     if number is None or first is None or number >= first:
         return None
-    return f"TensorRT-LLM {given} has no {what}; it came with {since}"
+    about = " or a preview shortly before" if "rc" in since else ""
+    return f"TensorRT-LLM {given} has no {what}; it came with {since}{about}"
 
 
 def sliding_window(config: Mapping[str, Any]) -> bool:

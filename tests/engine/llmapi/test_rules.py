@@ -203,6 +203,11 @@ NOTES = [
     (recipe("sa", "1.3.0rc24", enable_global_pool=True, max_matching_ngram_size=8),
      "one user's text is drafted for another's"),
     (recipe("draft_target"), "the probe decides"),
+    (recipe("eagle3", pytorch={"max_concurrency": 4}), "as if it were not there"),
+    (
+        recipe("dspark", "1.4.0rc4", pytorch={"acceptance_gate": {"window": 9, "min_rate": 0.2}}),
+        "is unsure",
+    ),
 ]  # fmt: skip
 
 
@@ -210,6 +215,14 @@ NOTES = [
 def test_what_nobody_is_told_is_a_note(made, said):
     assert recipe_problems(made) == []
     assert any(said in note for note in recipe_notes(made)), recipe_notes(made)
+
+
+def test_a_limit_that_is_followed_needs_no_such_note():
+    for made in (
+        recipe("ngram", pytorch={"max_concurrency": 4}),
+        recipe("eagle3", "1.3.0rc24", pytorch={"max_concurrency": 4}),
+    ):
+        assert not any("as if it were not there" in note for note in recipe_notes(made))
 
 
 def test_plain_decoding_has_nothing_to_say():

@@ -25,6 +25,7 @@ class TensorrtBackend(Backend):
     """Engines are planned anywhere, and built where trtllm-build and a GPU are."""
 
     builds_elsewhere = True
+    releases = ("0.16.0", "0.20.0", "1.0.0", "1.2.1")
 
     @staticmethod
     def unavailable() -> str | None:

@@ -19,7 +19,7 @@ from toolkit.engine.llmapi.profiles import newer_than_known, profile
 from toolkit.errors import InputError, did_you_mean
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
-from toolkit.speculation.llmapi import FieldPath
+from toolkit.speculation.llmapi import LATE_1_3, FieldPath
 
 Problem = tuple[FieldPath, str]
 DEFAULT_MAX_NUM_TOKENS = 8192
@@ -297,6 +297,12 @@ def _notes(recipe: Recipe, rules: Profile) -> Iterator[str]:
             yield "greedy_only: temperature, top_k and top_p of a request are ignored"
         elif rules.sampling == "always" and not section.penalties:
             yield "requests with repetition penalties are rejected; pytorch.penalties: true"
+        if number < LATE_1_3:
+            for key in {"max_concurrency", "draft_len_schedule"} & set(config):
+                yield (
+                    f"{key}: {release} follows it for drafters beside the target's graph only; "
+                    f"{options.drafter} goes on drafting as if it were not there"
+                )
     if not overlaps(recipe) and section.overlap_scheduler is not False:
         yield f"the overlap scheduler is off: {options.drafter} drafts between the target's steps"
     if section.block_reuse and not block_reuse(recipe):

@@ -66,6 +66,10 @@ class DSparkDrafter(LlmApiOnlyDrafter):
         return DraftCheckpoint(options.draft, "model")
 
     @classmethod
+    def follows_schedule(cls, options: Speculation, release: Version) -> bool:
+        return False
+
+    @classmethod
     def llmapi_draft_problems(
         cls, options: Speculation, draft: Mapping[str, Any]
     ) -> Iterator[tuple[FieldPath, str]]:
@@ -80,6 +84,8 @@ class DSparkDrafter(LlmApiOnlyDrafter):
 
     @classmethod
     def llmapi_notes(cls, recipe: Recipe, release: Version) -> Iterator[str]:
+        if recipe.pytorch.acceptance_gate:
+            yield "DSpark's draft length is fixed, so whether the acceptance gate ends it is unsure"
         yield (
             f"DSpark drafts whole blocks: max_draft_len {recipe.speculation.max_draft_len} must be "
             "block_size in the draft's config.json"
