@@ -162,6 +162,9 @@ def test_captured_layers_must_exist(tmp_path, layout, layers, beyond):
 
 def test_layers_that_count_states_are_told_how_to_count(tmp_path):
     tensors, config = LAYOUTS["ModelOpt"]()
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [4, 6, 9]
+    (found,) = problems(tmp_path / "beyond", tensors, config)
+    assert "number states" not in found
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [4, 6, 8]
     (found,) = problems(tmp_path, tensors, config)
     assert found.endswith(
@@ -184,6 +187,8 @@ def test_captured_layers_and_fc_must_agree(tmp_path):
         ("use_last_layernorm", False),
         ("use_mtp_layernorm", True),
         ("parallel_draft_step", 2),
+        ("use_aux_hidden_state", False),
+        ("use_input_layernorm_in_first_layer", False),
         ("eh_proj_before_attn", True),
     ],
 )
@@ -195,10 +200,16 @@ def test_heads_that_tensorrt_llm_would_compute_otherwise_are_refused(tmp_path, k
     assert "TensorRT-LLM does not compute" in found[0]
 
 
-def test_what_only_a_newer_release_computes_names_that_release(tmp_path):
+@pytest.mark.parametrize(
+    "key", ["norm_before_fc", "fc_norm", "norm_output", "return_hidden_post_norm"]
+)
+def test_what_only_a_newer_release_computes_names_that_release(tmp_path, key):
     tensors, config = safeailab()
-    tensors["input_norm.weight"] = np.ones(3 * HIDDEN, np.float16)
-    (found,) = problems(tmp_path, tensors, config | {"norm_before_fc": True})
+    if key == "norm_before_fc":
+        tensors["input_norm.weight"] = np.ones(3 * HIDDEN, np.float16)
+    if key == "fc_norm":
+        tensors |= {f"fc_norm.{i}.weight": np.ones(HIDDEN, np.float16) for i in range(3)}
+    (found,) = problems(tmp_path, tensors, config | {key: True})
     assert found.endswith("which TensorRT-LLM 1.2 ignores; use 1.3 or newer")
 
 
@@ -208,6 +219,14 @@ def test_what_only_a_newer_release_computes_names_that_release(tmp_path):
         ({"hidden_size": "many"}, "hidden_size is 'many', expected a positive integer"),
         ({"draft_vocab_size": -1}, "draft_vocab_size is -1, expected a positive integer"),
         ({"num_hidden_layers": 2}, "num_hidden_layers is 2; an EAGLE-3 head has 1"),
+        ({"rope_theta": 0}, "rope_theta is 0, expected a positive number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a positive number"),
+        ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object or null"),
+        ({"torch_dtype": "int8"}, "torch_dtype is 'int8', expected one of float16, bfloat16"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings is 0, expected a positive"),
+        ({"hidden_act": 1}, "hidden_act is 1, expected a name"),
+        ({"head_dim": None, "num_attention_heads": 6}, "not a multiple of num_attention_heads"),
+        ({"num_key_value_heads": 3}, "4 is not a multiple of num_key_value_heads 3"),
         ({"kv_lora_rank": 512}, "heads with latent attention are not supported"),
         ({"quantization_config": {"quant_algo": "FP8"}}, "the head is quantised"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": 3}}, "expected a list of layers"),

@@ -148,6 +148,60 @@ def test_biases_are_read_from_the_tensors(tmp_path):
     assert "fc.bias" in plan.tensors
 
 
+def test_all_biases_of_the_attention_go_together(tmp_path):
+    tensors = core() | {
+        f"midlayer.self_attn.{name}_proj.bias": np.zeros(size, np.float16)
+        for name, size in {"q": 64, "k": 32, "v": 32, "o": 64}.items()
+    }
+    plan = prepared(tmp_path, tensors, llama_config(draft_vocab_size=DRAFT))
+    assert (plan.config["attention_bias"], plan.config["mlp_bias"]) == (True, False)
+    assert "midlayer.self_attn.o_proj.bias" in plan.tensors
+
+
+def test_what_a_config_leaves_out_is_worked_out(tmp_path):
+    config = llama_config(draft_vocab_size=DRAFT)
+    for key in ("head_dim", "torch_dtype"):
+        del config[key]
+    plan = prepared(tmp_path, core(), config)
+    assert plan.config["head_dim"] == 16  # 64 / 4
+    assert plan.config["torch_dtype"] == "float16"  # fc.weight's
+
+
+def test_without_kv_heads_every_head_has_its_own(tmp_path):
+    tensors = core() | {
+        f"midlayer.self_attn.{name}_proj.weight": np.zeros((64, 128), np.float16) for name in "kv"
+    }
+    config = llama_config(draft_vocab_size=DRAFT)
+    del config["num_key_value_heads"]
+    assert prepared(tmp_path, tensors, config).config["num_key_value_heads"] == 4
+
+
+@pytest.mark.parametrize("key", ["norm_before_fc", "norm_output", "return_hidden_post_norm"])
+def test_newer_switches_are_written_where_the_loader_looks(tmp_path, key):
+    tensors = core()
+    if key == "norm_before_fc":
+        tensors["input_norm.weight"] = np.ones(3 * HIDDEN, np.float16)
+    config = llama_config(draft_vocab_size=DRAFT, **{key: True})
+    plan = prepared(tmp_path, tensors, config, form=Eagle3Form(release=(1, 3)))
+    place = plan.config if key == "norm_output" else plan.config["eagle_config"]
+    assert place[key] is True
+
+
+def test_a_norm_for_each_captured_state(tmp_path):
+    tensors = core() | {f"fc_norm.{i}.weight": np.ones(HIDDEN, np.float16) for i in range(3)}
+    config = llama_config(draft_vocab_size=DRAFT, fc_norm=True)
+    plan = prepared(tmp_path, tensors, config, form=Eagle3Form(release=(1, 3)))
+    assert plan.config["fc_norm"] is True
+    assert "fc_norm.2.weight" in plan.tensors
+
+
+@pytest.mark.parametrize("changes", [{"rope_theta": 1e6}, {"rope_scaling": None}])
+def test_either_half_of_another_rotary_embedding_gets_a_note(tmp_path, changes):
+    (note,) = prepared(tmp_path, core(), llama_config(draft_vocab_size=DRAFT, **changes)).notes
+    assert "right only if the head was trained so" in note
+    assert "the default" not in note
+
+
 def test_a_head_of_another_width_keeps_its_own_embeddings(tmp_path):
     wide = TargetFacts(
         hidden=96, vocab=VOCAB, layers=8, rope_theta=500000.0, rope_scaling=ROPE, dtype="float16"
@@ -221,8 +275,12 @@ def test_target_facts_come_from_any_config():
     facts = target_facts(nested, "x")
     assert facts == target_facts(text, "x")
     assert (facts.hidden, facts.vocab, facts.layers, facts.rope_theta) == (8, 16, 2, 10000.0)
+    assert facts.dtype == target_facts({**text, "torch_dtype": None, "dtype": "float16"}, "x").dtype
+    assert facts.dtype == "float16"
     with pytest.raises(CheckpointError, match="num_hidden_layers is None"):
         target_facts({"hidden_size": 8, "vocab_size": 16}, "x")
+    with pytest.raises(CheckpointError, match="hidden_size is 0"):
+        target_facts({**text, "hidden_size": 0}, "x")
 
 
 def test_tensors_are_written_by_blocks_of_rows(tmp_path, monkeypatch):

@@ -137,9 +137,15 @@ def _wrong(flat: Mapping[str, Any]) -> list[str]:
         problems.append("config.json: kv_lora_rank: heads with latent attention are not supported")
     if flat.get("quantization_config") or flat.get("quantization"):
         problems.append("config.json: the head is quantised; use its float16 or bfloat16 weights")
-    if not problems and "head_dim" not in flat:
+    if not problems:
         hidden, heads = flat["hidden_size"], flat["num_attention_heads"]
-        if hidden % heads:
+        kv_heads = flat.get("num_key_value_heads") or heads
+        if heads % kv_heads:
+            problems.append(
+                f"config.json: num_attention_heads {heads} is not a multiple of "
+                f"num_key_value_heads {kv_heads}"
+            )
+        if flat.get("head_dim") is None and hidden % heads:
             problems.append(
                 f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads "
                 f"{heads}, and there is no head_dim"
