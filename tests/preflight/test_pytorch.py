@@ -79,7 +79,7 @@ def test_what_lies_on_the_hub_is_a_note(check):
         speculation={"drafter": "draft_target", "draft": {"checkpoint": "org/draft"}},
     )
     assert report.problems == []
-    looked = [note for note in report.notes if "not looked at" in note]
+    looked = [note for note in report.notes if "not fetched yet" in note]
     assert len(looked) == 2
 
 

@@ -37,9 +37,12 @@ def repo(
     as_json: Json = False,
 ) -> None:
     """Write the Triton model repository; build what is missing."""
+    from toolkit.backends.interfaces import LoadingBackend
+    from toolkit.errors import InputError
     from toolkit.execute import build
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
+    from toolkit.registry import BACKENDS
     from toolkit.serving.lint import lint, raise_errors
     from toolkit.serving.repository import (
         check_replaceable,
@@ -50,7 +53,13 @@ def repo(
 
     check_replaceable(out, force)  # now, not after minutes of building
     where = Store(store)
-    plan = make_plan(load_recipe(recipe, override or ()), where)
+    loaded = load_recipe(recipe, override or ())
+    if issubclass(BACKENDS[loaded.backend], LoadingBackend):
+        raise InputError(
+            f"{recipe}: backend {loaded.backend!r} is not served from a model repository; "
+            "spectool build writes its serve.sh (trtllm-serve)"
+        )
+    plan = make_plan(loaded, where)
     built = build(plan, where, offline=offline_or_environment(offline))
     written = write_repository(built, out, copy_engines=copy_engines, force=force)
     raise_errors(written, lint(written))

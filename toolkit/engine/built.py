@@ -27,7 +27,8 @@ class BuiltModels:
         if "target" not in self.tokenizers:
             raise InputError(
                 f"{self.recipe.target.checkpoint}: its tokenizer was not on this disk when this "
-                "was built; fetch it and build again"
+                "was built; fetch it (huggingface-cli download ... --include '*.json') and build "
+                "again"
             )
         return self.tokenizers["target"]
 

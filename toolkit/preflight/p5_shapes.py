@@ -15,6 +15,7 @@ from toolkit.checkpoint.drafts.target import (
     target_facts,
 )
 from toolkit.checkpoint.interfaces import Source
+from toolkit.engine.llmapi.captured import CAPTURE_KEY, captured_problem
 from toolkit.errors import CheckpointError
 from toolkit.preflight.facts import Facts
 from toolkit.preflight.report import Finding, findings_of
@@ -38,6 +39,10 @@ def _eagle3(facts: Facts, heads: Source) -> Iterator[Finding]:
         yield Finding("heads", f"{heads.name}: {problem}")
     for note in plan.notes:
         yield Finding("heads", f"{heads.name}: {note}", "note")
+    captured = plan.captured_layers
+    wrong = captured and captured_problem(facts.recipe, captured, target.layers)
+    if wrong:
+        yield Finding(f"speculation.{CAPTURE_KEY}", wrong)
 
 
 def _target(facts: Facts) -> TargetFacts:

@@ -104,9 +104,25 @@ def test_layers_that_a_head_was_trained_on_reach_the_configuration(spectool, tmp
     assert ran.code == 0, ran.err
     args = yaml.safe_load((deployment(tmp_path) / "llm_args.yaml").read_text(encoding="utf-8"))
     assert args["speculative_config"]["eagle3_layers_to_capture"] == [1, 3, 4]
-    old = spectool("build", write(tmp_path), "--set", "tensorrt_llm='1.0.0'")
-    assert old.code == 2
-    assert "cannot be told which; use 1.1 or newer" in old.err
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 3, 5]
+    layouts.write(tmp_path / "heads", tensors, config)
+    for command in ("check", "build"):
+        old = spectool(command, write(tmp_path), "--set", "tensorrt_llm='1.0.0'")
+        assert old.code == 2
+        assert "cannot be told which; use 1.1 or newer" in old.err
+    other = spectool("check", write(tmp_path), "--set", "speculation.eagle3_layers_to_capture=[1]")
+    assert "the head was trained on layers [0, 3, 5]; remove it" in other.err
+
+
+def test_layers_that_a_release_captures_anyway_need_no_key(spectool, tmp_path):
+    write_checkpoint(tmp_path / "target", dtype="float16")
+    write_target(
+        tmp_path
+    )  # 8 layers: 1, 8 // 2 - 1 = 3 and 8 - 4 = 4, which is what the head reads
+    tensors, config = layouts.modelopt()
+    layouts.write(tmp_path / "heads", tensors, config)
+    ran = spectool("build", write(tmp_path), "--set", "tensorrt_llm='1.0.0'")
+    assert ran.code == 0, ran.err
 
 
 def write_target(folder: Path) -> None:

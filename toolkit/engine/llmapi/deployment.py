@@ -13,18 +13,18 @@ from typing import Any
 import yaml
 
 from toolkit.checkpoint.drafts.eagle3_config import CAPTURED
+from toolkit.checkpoint.small_files import small_files_here
+from toolkit.engine.llmapi.captured import CAPTURE_KEY, captured_config, captured_problem
 from toolkit.engine.llmapi.emit import DRAFT_DIR, NOTHING, llm_args, wanted_config
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.engine.llmapi.rules import recipe_notes
 from toolkit.engine.llmapi.scripts import bench_script, serve_script
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
-from toolkit.registry import DRAFTERS
 from toolkit.store import MANIFEST
 
 DRAFT = "draft"
 LLM_ARGS = "llm_args.yaml"
-_CAPTURE_KEY = "eagle3_layers_to_capture"
 # Another release's words for a key: the probe takes the first that it finds.
 _OTHER_NAMES = {
     "begin_thinking_phase_token": ["BEGIN_THINKING_PHASE_TOKEN"],
@@ -146,23 +146,11 @@ def _told_by_draft(recipe: Recipe, draft: Path) -> dict[str, Any]:
     captured = (config.get("eagle_config") or {}).get(CAPTURED)
     if not captured:
         return {}
-    said = DRAFTERS[recipe.speculation.drafter].speculative_config(
-        recipe.speculation, (99, 0, 0, 0)
-    )
-    if _CAPTURE_KEY in said:
-        if sorted(captured) != said[_CAPTURE_KEY]:
-            raise InputError(
-                f"speculation.{_CAPTURE_KEY}: {said[_CAPTURE_KEY]}, but the head was trained on "
-                f"layers {sorted(captured)} (its config.json); remove it"
-            )
-        return {}
-    rules = profile(recipe.tensorrt_llm)
-    if _CAPTURE_KEY not in rules.methods[recipe.speculation.drafter].keys:
-        raise InputError(
-            f"the head reads the target's layers {sorted(captured)}, and TensorRT-LLM "
-            f"{recipe.tensorrt_llm} cannot be told which; use 1.1 or newer"
-        )
-    return {_CAPTURE_KEY: sorted(captured)}
+    target = small_files_here(recipe.target.checkpoint, recipe.target.revision)
+    layers = target.config.get("num_hidden_layers") if target else None
+    if problem := captured_problem(recipe, captured, layers):
+        raise InputError(f"speculation.{CAPTURE_KEY}: {problem}")
+    return captured_config(recipe, captured)
 
 
 def _link_files(source: Path, target: Path) -> None:
