@@ -22,6 +22,8 @@ class Backend(ABC):
 
     # Engines may be planned and checked here and built on another machine.
     builds_elsewhere: ClassVar[bool] = False
+    # Matrices that somebody else quantised cannot be used.
+    needs_floats: ClassVar[bool] = False
     # Releases of TensorRT-LLM that its rules tell apart, oldest first; "": it has none.
     releases: ClassVar[tuple[str, ...]] = ("",)
 

@@ -40,10 +40,17 @@ def check(
     gpu_memory: Annotated[
         float | None, typer.Option(min=0.1, metavar="GIB", help="The same by memory size.")
     ] = None,
+    fetch: Annotated[
+        bool,
+        typer.Option("--fetch", help="Fetch what is not on this machine yet, to check it too."),
+    ] = False,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
-    """Find every problem before a build, with the fix."""
+    """Find every problem before a build, with the fix.
+
+    Nothing is fetched unless you say --fetch: what lies elsewhere is named and left unchecked.
+    """
     from toolkit.errors import MissingDependencyError, RecipeError
     from toolkit.preflight import Report, preflight
     from toolkit.recipe.load import load_recipe
@@ -59,6 +66,7 @@ def check(
         report = preflight(
             loaded,
             Store(store),
+            fetch=fetch,
             offline=offline_or_environment(offline),
             engines=_by_role(engine or ()),
             repository=repo,

@@ -48,14 +48,16 @@ def preflight(
     recipe: Recipe,
     store: Store,
     *,
+    fetch: bool = False,
     offline: bool | None = None,
     engines: Mapping[str, Path] | None = None,
     repository: Path | None = None,
     gpu: str | None = None,
     gpu_memory: float | None = None,
 ) -> Report:
-    """Open every source, read headers and tokenizers, and compare them with the recipe.
+    """Read headers and tokenizers of what is on this disk, and compare them with the recipe.
 
+    With `fetch`, everything that is not here is brought here first, unless `offline` forbids it.
     `engines` are ready engine directories by role, `repository` a Triton model repository, `gpu`
     the name of a GPU (or `gpu_memory` its GiB) that everything must fit into.
     """
@@ -68,6 +70,7 @@ def preflight(
         recipe,
         store,
         report,
+        fetch=fetch,
         offline=offline,
         engines=engines,
         repository=repository,

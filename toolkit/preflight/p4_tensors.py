@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from toolkit.errors import CheckpointError
 from toolkit.preflight.facts import Facts
 from toolkit.preflight.report import Finding, findings_of
+from toolkit.registry import BACKENDS
 
 
 def check(facts: Facts) -> Iterator[Finding]:
     """What `convert` would refuse, from headers alone."""
     for role in facts.configs:
+        if role not in facts.sources:
+            continue  # not here, or checked whole when it was opened
         name = facts.sources[role].name
         try:
             facts.placed(role)
@@ -22,6 +25,20 @@ def check(facts: Facts) -> Iterator[Finding]:
                 "take the whole checkpoint again, with the config.json that belongs to it",
             )
     yield from _head_count(facts)
+    yield from _quantized(facts)
+
+
+def _quantized(facts: Facts) -> Iterator[Finding]:
+    """Checkpoints that are copied as they are may hold what only TensorRT-LLM multiplies by."""
+    if BACKENDS[facts.recipe.backend].needs_floats:
+        for role, ready in facts.ready.items():
+            if ready.quantized:
+                yield Finding(
+                    f"{role} {ready.name}",
+                    f"its matrices are quantised already; backend {facts.recipe.backend} needs "
+                    "floating point weights: take the checkpoint before it was quantised, or "
+                    "backend: tensorrt",
+                )
 
 
 def _head_count(facts: Facts) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ import ml_dtypes  # noqa: F401 - numpy learns the name "float8_e4m3fn" from it
 import numpy as np
 
 from toolkit.checkpoint.interfaces import Source
+from toolkit.checkpoint.read import MATRIX, is_float
+from toolkit.checkpoint.safetensors_file import Span
 from toolkit.checkpoint.split import shard, split_of
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.command import engine_flags
@@ -47,6 +49,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield from findings_of("gpu", error)
         return
     if budget is None:
+        yield from _unknown(facts)
         return
     where = f"memory of {budget.gpu}"
     if budget.free <= 0:
@@ -72,6 +75,14 @@ def check(facts: Facts) -> Iterator[Finding]:
             f"engine.max_batch_size is {budget.max_batch_size}; more wait for free KV blocks",
             "note",
         )
+
+
+def _unknown(facts: Facts) -> Iterator[Finding]:
+    """Whoever names a GPU learns why there is no budget."""
+    asked = facts.gpu is not None or facts.gpu_memory is not None
+    if asked and facts.away:
+        away = " and ".join(facts.away)
+        yield Finding("memory", f"not estimated, since {away} is not fetched yet", "note")
 
 
 def budget_of(facts: Facts) -> Budget | None:
@@ -158,6 +169,8 @@ def _weights(checkpoint: Placed) -> int:
     config, total = checkpoint.config, 0.0
     algorithm = (config.get("quantization") or {}).get("quant_algo")
     itemsize = float(ITEMSIZE[config["dtype"]])
+    if checkpoint.first_rank is not None:
+        return _weights_as_they_are(checkpoint.first_rank, algorithm)
     for name, parts in checkpoint.tensors.items():
         matrix = name.endswith(".weight") and name.split(".")[-2] in _MATRICES
         size = QUANTIZED.get(algorithm, itemsize) if matrix and algorithm else itemsize
@@ -165,6 +178,15 @@ def _weights(checkpoint: Placed) -> int:
             held = np.dtype(part.dtype).itemsize if part.dtype else size
             total += held * _elements(part, config)
     return int(total) // int(config["mapping"]["pp_size"])
+
+
+def _weights_as_they_are(tensors: Mapping[str, Span], algorithm: str | None) -> int:
+    """One rank's file, but for matrices that trtllm-build quantises."""
+    total = 0.0
+    for name, span in tensors.items():
+        size = QUANTIZED.get(algorithm or "") if MATRIX.search(name) and is_float(span) else None
+        total += prod(span.shape) * (span.dtype.itemsize if size is None else size)
+    return int(total)
 
 
 def _elements(part: Part, config: Mapping[str, Any]) -> int:

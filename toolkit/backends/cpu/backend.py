@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class CpuBackend(Backend):
     """Builds and loads engines on OpenVINO."""
 
+    needs_floats = True
+
     @staticmethod
     def unavailable() -> str | None:
         """Why engines can neither be built nor run on this machine; None when they can."""

@@ -18,6 +18,8 @@ from toolkit.errors import CheckpointError, InputError
 from toolkit.registry import HEADS
 from toolkit.store import Store
 
+HEAD_FILES = ("model.safetensors", "pytorch_model.bin")  # of heads that are only looked at
+
 
 class HeadFile(Source):
     """Heads in a file of their own, safetensors or PyTorch's, beside an optional config.json."""
@@ -59,7 +61,7 @@ def open_heads(spec: HeadSpec, *, offline: bool | None = None) -> Source:
 def open_head_files(
     checkpoint: str,
     revision: str | None,
-    files: Sequence[str] = ("model.safetensors", "pytorch_model.bin"),
+    files: Sequence[str] = HEAD_FILES,
     *,
     offline: bool | None = None,
 ) -> Source:
@@ -69,11 +71,7 @@ def open_head_files(
     return DirectorySource(directory, checkpoint) if path is None else HeadFile(path, checkpoint)
 
 
-def heads_here(
-    checkpoint: str,
-    revision: str | None,
-    files: Sequence[str] = ("model.safetensors", "pytorch_model.bin"),
-) -> bool:
+def heads_here(checkpoint: str, revision: str | None, files: Sequence[str]) -> bool:
     """Whether opening them would fetch nothing."""
     from toolkit.checkpoint import fetch
 
