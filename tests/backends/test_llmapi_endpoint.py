@@ -122,6 +122,10 @@ def test_an_address_may_leave_the_scheme_out_and_have_a_path():
     assert server.full_path("/metrics") == "/llm/metrics"
 
 
+def test_an_address_is_shown_without_its_password():
+    assert Server("http://me:secret@127.0.0.1:8000", timeout_s=1).url == "http://127.0.0.1:8000"
+
+
 def test_a_server_without_a_model_says_so():
     with (
         FakeTrtllmServe(FakeDeployment(), fault="no models") as server,

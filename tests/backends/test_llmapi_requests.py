@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.backends.fake_deployment import FakeDeployment
@@ -119,8 +121,6 @@ def test_a_request_can_be_cancelled(way):
 
 class SilentStream(TokenStream):
     def __iter__(self):
-        import time
-
         time.sleep(5)
         yield Piece([1], "stop")
 
@@ -184,6 +184,41 @@ def test_streams_that_go_wrong_say_how(stream, timeout_s, said):
 
 def wait_often(executor):
     for _ in range(3):
+        executor.wait()
+
+
+class TwoPieceStream(TokenStream):
+    def __iter__(self):
+        yield Piece([1])
+        yield Piece([2, 3], "length")
+
+    def close(self):
+        pass
+
+
+def test_a_step_has_at_most_one_answer_of_each_request():
+    executor = FakeExecutor(TwoPieceStream)
+    first, second = (executor.submit([1], 3, SamplingParams()) for _ in range(2))
+    while executor._inbox.qsize() < 4:
+        time.sleep(0.001)
+    seen = {first: [], second: []}
+    while executor._streams:
+        answers = executor.wait()
+        assert len({answer.request for answer in answers}) == len(answers)
+        for answer in answers:
+            seen[answer.request].append((answer.tokens, answer.iterations, answer.reason))
+    # Nothing is lost, and the iterations of each request count its own responses.
+    assert seen[first] == seen[second] == [([1], 1, None), ([2, 3], 2, "length")]
+
+
+def test_late_answers_to_a_cancelled_request_are_nobodys():
+    executor = FakeExecutor(TwoPieceStream, timeout_s=0.05)
+    gone = executor.submit([1], 3, SamplingParams())
+    while executor._inbox.qsize() < 2:
+        time.sleep(0.001)
+    executor.cancel(gone)
+    executor.cancel(gone)  # once more is no harm
+    with pytest.raises(RunError, match="no answer"):
         executor.wait()
 
 

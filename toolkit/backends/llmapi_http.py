@@ -27,7 +27,8 @@ class Server:
             raise InputError(f"{url}: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise InputError(f"{url}: expected a URL like http://127.0.0.1:8000")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        place = parts.netloc.rpartition("@")[2]  # errors name the URL, never a password in it
+        self.url = f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
         self.timeout_s = timeout_s
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")

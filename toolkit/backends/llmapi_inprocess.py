@@ -7,6 +7,7 @@ SamplingParams, RequestOutput as an iterator that changes in place, get_stats, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolkit.backends.llmapi_requests import (
@@ -80,7 +81,9 @@ class _OutputStream(TokenStream):
             )
 
     def close(self) -> None:
-        self._output.abort()
+        if not self._output.finished:
+            with suppress(RuntimeError):  # the executor has just finished or shut down
+                self._output.abort()
 
 
 def sampling_words(

@@ -111,19 +111,14 @@ class StreamingExecutor(ABC):
         """The next answers, at least one and at most one of each request: a step as loops count
         them. RunError when the other side fails or is silent.
         """
-        self._collect()
         answers: dict[int, Answer] = {}
-        while self._arrived:
-            answer = self._checked(self._arrived[0])
-            if answer is not None and answer.request in answers:
-                break
-            self._arrived.popleft()
-            if answer is not None:
-                answers[answer.request] = answer
+        while not answers:  # else all of them were late answers to cancelled requests
+            self._collect()
+            answers = self._next_step()
         for answer in answers.values():
             if answer.reason is not None:
                 self._streams.pop(answer.request, None)
-        return list(answers.values()) or self.wait()
+        return list(answers.values())
 
     def cancel(self, request: int) -> None:
         stream = self._streams.pop(request, None)
@@ -168,6 +163,18 @@ class StreamingExecutor(ABC):
             reason=REASONS[piece.finish] if piece.finish else None,
             counts=piece.counts if piece.finish else None,
         )
+
+    def _next_step(self) -> dict[int, Answer]:
+        """By request, up to the first that comes a second time."""
+        answers: dict[int, Answer] = {}
+        while self._arrived:
+            answer = self._checked(self._arrived[0])
+            if answer is not None and answer.request in answers:
+                break
+            self._arrived.popleft()
+            if answer is not None:
+                answers[answer.request] = answer
+        return answers
 
     def _collect(self) -> None:
         """Everything that has come in, after waiting for something to come."""
