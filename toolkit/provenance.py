@@ -12,6 +12,8 @@ from toolkit import __version__
 
 _PACKAGES = (
     "numpy",
+    "ml_dtypes",
+    "torch",
     "openvino",
     "tokenizers",
     "gguf",

@@ -127,11 +127,18 @@ class Store:
     def has(self, kind: str, key: str) -> bool:
         return (self.path(kind, key) / MANIFEST).is_file()
 
-    def publish(self, kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) -> Entry:
+    def publish(
+        self,
+        kind: str,
+        spec: Mapping[str, Any],
+        build: Callable[[Path], None],
+        inputs: Callable[[], Mapping[str, Any]] = dict,
+    ) -> Entry:
         """The entry for `spec`, built now if it is not there yet.
 
         `build` fills an empty private directory, which is then renamed into place: an entry is
         whole or absent. Two builders of one digest take turns, and the second finds it done.
+        `inputs` says afterwards what it was made from, for the manifest and not for the digest.
         """
         key = digest(spec)
         final = self.path(kind, key)
@@ -141,13 +148,18 @@ class Store:
             with self._lock(key):
                 if self.has(kind, key):
                     return Entry(kind, key, final, cached=True)
-                self._build(kind, key, spec, build)
+                self._build(kind, key, spec, build, inputs)
         except OSError as error:
             raise _disk_error(error, self.root) from error
         return Entry(kind, key, final, cached=False)
 
     def _build(
-        self, kind: str, key: str, spec: Mapping[str, Any], build: Callable[[Path], None]
+        self,
+        kind: str,
+        key: str,
+        spec: Mapping[str, Any],
+        build: Callable[[Path], None],
+        inputs: Callable[[], Mapping[str, Any]],
     ) -> None:
         area = self.root / ".staging"
         area.mkdir(parents=True, exist_ok=True)
@@ -163,6 +175,7 @@ class Store:
                 "kind": kind,
                 "digest": key,
                 "spec": spec,
+                "inputs": inputs(),
                 "files": describe_files(staging),
                 "seconds": round(time.monotonic() - started, 3),
                 "made_by": provenance(),

@@ -29,7 +29,8 @@ def test_a_recipe_becomes_a_clean_repository(spectool, tmp_path, layout, entry, 
     assert linted.code == 0
     assert json.loads(linted.out)["findings"] == []
     manifest = json.loads((out / "manifest.json").read_text())
-    assert all(len(digest) == 32 for digest in manifest["engines"].values())
+    for kind in ("engines", "tokenizers"):
+        assert [len(digest) for digest in manifest[kind].values()] == [32]
 
 
 def test_the_last_line_is_what_to_type_next(spectool, tmp_path):

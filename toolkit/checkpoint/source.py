@@ -98,6 +98,17 @@ def is_here(checkpoint: str, revision: str | None = None, *, store: Store | None
     return True
 
 
+def fetched_hashes(checkpoint: str, store: Store) -> dict[str, str]:
+    """sha256 of a file whose name is a version, once it is here: that of a package's GGUF."""
+    from toolkit.checkpoint import fetch
+    from toolkit.checkpoint.hashes import content_hashes
+
+    if not checkpoint.startswith(PIP):
+        return {}
+    path = fetch.pip_file(checkpoint.removeprefix(PIP), store)
+    return content_hashes([path], store.root) if path else {}
+
+
 def is_offline() -> bool:
     """Whether the environment forbids the network."""
     names = ("SPECTOOL_OFFLINE", "HF_HUB_OFFLINE")

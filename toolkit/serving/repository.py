@@ -75,6 +75,7 @@ def _fill(staging: Path, built: BuiltModels, copy_engines: bool) -> None:
         "recipe": built.recipe.model_dump(mode="json"),
         "models": {model.name: {"role": model.role} for model in models},
         "engines": {role: _digest(path) for role, path in built.engines.items()},
+        "tokenizers": {role: _digest(path) for role, path in built.tokenizers.items()},
         "files": describe_files(staging),
         "made_by": provenance(),
     }

@@ -1,5 +1,6 @@
 """`spectool plan` and `build` for backend tensorrt, with a made-up trtllm-build on PATH."""
 
+import hashlib
 import json
 import os
 import shlex
@@ -318,3 +319,24 @@ def test_a_ci_system_is_told_what_failed_and_what_was_not_reached(
     installation.behave("ok")
     spectool("build", recipe, "--junit", report)
     assert ElementTree.parse(report).getroot().get("failures") == "0"
+
+
+def test_a_manifest_says_which_machine_an_engine_is_for(spectool, installation, recipe, store):
+    spectool("build", recipe)
+    checkpoints = {e["digest"] for e in store.entries() if e["kind"] == "checkpoints"}
+    for entry in engines(store):
+        machine = {
+            name: entry["spec"][name] for name in ("tensorrt_llm", "tensorrt", "cuda", "gpu")
+        }
+        assert machine == {
+            "tensorrt_llm": "1.2.1",
+            "tensorrt": "10.14.1",
+            "cuda": "12.9",
+            "gpu": "sm_90",
+        }
+        assert set(entry["inputs"]["artefacts"]) <= checkpoints
+        engine = Path(entry["path"]) / "rank0.engine"
+        assert entry["files"]["rank0.engine"] == {
+            "bytes": engine.stat().st_size,
+            "sha256": hashlib.sha256(engine.read_bytes()).hexdigest(),
+        }
