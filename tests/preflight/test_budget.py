@@ -18,7 +18,7 @@ from toolkit.preflight.budget import (
     logits_bytes,
     make_budget,
 )
-from toolkit.preflight.facts import gather
+from toolkit.preflight.gather import gather
 from toolkit.preflight.gpu_memory import MEMORY_MIB, memory_mib
 from toolkit.preflight.p8_memory import budget_of
 from toolkit.preflight.report import Report

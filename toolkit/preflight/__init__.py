@@ -22,7 +22,8 @@ from toolkit.preflight import (
     p8_memory,
     p9_parallel,
 )
-from toolkit.preflight.facts import Facts, gather
+from toolkit.preflight.facts import Facts
+from toolkit.preflight.gather import gather
 from toolkit.preflight.report import Finding, Report
 from toolkit.preflight.tune_section import check_tune
 from toolkit.recipe.schema import Recipe
