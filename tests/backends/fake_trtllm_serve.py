@@ -113,7 +113,9 @@ def _handler(fake: FakeTrtllmServe) -> type[BaseHTTPRequestHandler]:
             fake.bodies.append(body)
             unknown = sorted(set(body) - FIELDS)
             unknown += sorted(set(body.get("stream_options") or {}) - STREAM_OPTIONS)
-            if unknown:
+            if self.headers["Content-Type"] != "application/json":
+                self._refuse(400, "Input should be a valid dictionary")
+            elif unknown:
                 self._refuse(400, f"Extra inputs are not permitted: {', '.join(unknown)}")
             elif fake.fault == "500":
                 self._refuse(500, "Internal server error")

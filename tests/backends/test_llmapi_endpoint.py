@@ -11,7 +11,7 @@ from tests.backends.fake_trtllm_serve import FIELDS, FakeTrtllmServe
 from tests.backends.llmapi import ANSWER, PROMPT, limits
 from toolkit.backends.llmapi_endpoint import CompletionStream, EndpointExecutor
 from toolkit.backends.llmapi_http import Server, said
-from toolkit.backends.llmapi_stats import require_speculation
+from toolkit.backends.llmapi_stats import require_requests, require_speculation
 from toolkit.backends.tensorrt.loops import EngineLoop
 from toolkit.errors import InputError, RunError
 from toolkit.speculation.interfaces import SamplingParams
@@ -161,7 +161,7 @@ def test_statistics_without_drafts_are_no_acceptance():
 def test_requests_are_measured_by_the_server_too():
     with FakeTrtllmServe(FakeDeployment()) as server:
         executor, _ = generate(server)
-        (found,) = executor.request_metrics()
+        (found,) = require_requests(executor.request_metrics(), executor.where)
     assert found.request_id == 1
     assert (found.draft_tokens, found.accepted_tokens) == (12, 5)
     assert (found.first_iteration, found.last_iteration) == (0, 3)
@@ -186,7 +186,8 @@ def test_prometheus_that_is_not_mounted_names_the_switch():
         executor, _ = generate(server)
         with pytest.raises(RunError, match=r"HTTP 404: Not Found; deploy with return_perf_metrics"):
             executor.prometheus()
-        assert executor.request_metrics() == []
+        with pytest.raises(RunError, match="perf_metrics_max_requests above 0"):
+            require_requests(executor.request_metrics(), executor.where)
 
 
 def test_a_page_instead_of_json_is_shown():

@@ -62,6 +62,15 @@ def test_requests_of_a_group_are_told_apart(way):
         assert record.batch_size == 3
 
 
+def test_many_requests_at_once_lose_nothing(way):
+    with opened(way, FakeDeployment()) as executor:
+        loop = EngineLoop(executor, path_len=4)
+        outputs = loop.generate([Request((i, 1), 20 + i) for i in range(24)])
+    for i, output in enumerate(outputs):
+        assert output.tokens == [(i + 1 + 7 * j) % 101 for j in range(20 + i)]
+        assert output.stats.accepted_tokens == 20 + i - 1 - output.stats.verify_steps
+
+
 def test_a_finished_request_has_its_tokens_and_counts(way):
     with opened(way, FakeDeployment()) as executor:
         (output,) = EngineLoop(executor, path_len=4).generate([Request(PROMPT, 9)])

@@ -143,6 +143,17 @@ def request_metrics(entries: Sequence[Any], where: str) -> list[RequestMetrics]:
     return found
 
 
+def require_requests(found: list[RequestMetrics], where: str) -> list[RequestMetrics]:
+    """The same, or why the server tells nothing about requests that did run."""
+    if not found:
+        raise RunError(
+            f"{where}: no request since the last call; deploy with return_perf_metrics: true and "
+            "perf_metrics_max_requests above 0. Late previews of 1.3 and newer releases keep none "
+            "in memory: they write files into perf_metrics_output_dir"
+        )
+    return found
+
+
 def prometheus_samples(text: str, where: str) -> dict[str, float]:
     """Name without prefix -> value, label sets added; `_created` stamps are left out."""
     samples: dict[str, float] = {}
