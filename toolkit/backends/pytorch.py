@@ -164,10 +164,12 @@ def _head(recipe: Recipe) -> HeadSource | None:
 
 
 def _refuse_head_as_model(recipe: Recipe) -> None:
-    """A draft model is not converted, so nothing else would look at one that lies here."""
+    """A draft model is not converted, so nothing else would look at one that is on this disk."""
     draft = DRAFTERS[recipe.speculation.drafter].llmapi_draft(recipe.speculation)
-    if draft and draft.kind != "eagle3" and kind_of(draft.source.checkpoint) == "directory":
-        refuse_head_as_model(draft.source.checkpoint)
+    if draft is None or draft.kind == "eagle3":
+        return
+    if small_files_here(draft.source.checkpoint, draft.source.revision):
+        refuse_head_as_model(draft.source.checkpoint, draft.source.revision, offline=True)
 
 
 def _release(recipe: Recipe) -> Release:

@@ -124,7 +124,7 @@ def _look_at_small_files(facts: Facts, report: Report, access: Access) -> None:
             if not access.has_small_files(checkpoint, revision):
                 report.take(not_fetched(role, checkpoint, "config.json and tokenizer"))
                 continue
-            if role == "draft" and access.has_weights(checkpoint, revision):
+            if role == "draft":
                 refuse_head_as_model(checkpoint, revision, offline=access.offline)
             source = open_small_files(checkpoint, revision, offline=access.offline)
             facts.loaded[role] = source.config

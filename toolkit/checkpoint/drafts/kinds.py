@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.directory import DirectorySource, read_json
-from toolkit.checkpoint.source import is_offline, kind_of
+from toolkit.checkpoint.directory import DirectorySource
+from toolkit.checkpoint.small_files import open_small_files
+from toolkit.checkpoint.source import kind_of
 from toolkit.errors import CheckpointError
 
 _EAGLE3_NAMES = re.compile(r"midlayer\..+|d2t|t2d|(.*\.)?hidden_norm\.weight")
@@ -25,20 +26,15 @@ def refuse_head_as_model(
 ) -> None:
     """Raise CheckpointError when what a recipe names as a draft model is an EAGLE-3 head.
 
-    config.json and headers decide; a hub repository is fetched as it would be for its weights.
+    config.json decides, and headers where they are on this disk: no weights are fetched.
     """
     kind = kind_of(checkpoint)
     if kind not in ("directory", "hub"):
         return  # a GGUF file holds whole models only
-    directory = Path(checkpoint).expanduser()
-    if kind == "hub":
-        from toolkit.checkpoint import fetch
-
-        away = is_offline() if offline is None else offline
-        directory = fetch.hub_snapshot(checkpoint, revision, offline=away)
-    if not (directory / "config.json").is_file():
-        return
-    signs = eagle3_signs(read_json(directory / "config.json", checkpoint), _names(directory))
+    if kind == "directory" and not (Path(checkpoint).expanduser() / "config.json").is_file():
+        return  # whoever opens the model says so
+    small = open_small_files(checkpoint, revision, offline=offline)
+    signs = eagle3_signs(small.config, _names(small.directory))
     if signs:
         raise CheckpointError(
             checkpoint,
