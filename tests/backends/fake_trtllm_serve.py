@@ -24,6 +24,11 @@ FIELDS = {
     "return_context_logits", "detokenize", "add_special_tokens", "response_format",
     "disaggregated_params",
 }  # fmt: skip
+ODD_EVENTS: dict[str, Any] = {
+    "no choices": {"id": "cmpl-1"},
+    "odd choice": {"choices": [1]},
+    "a list": [],
+}
 STREAM_OPTIONS = {"include_usage", "continuous_usage_stats"}
 
 
@@ -156,7 +161,7 @@ def _handler(fake: FakeTrtllmServe) -> type[BaseHTTPRequestHandler]:
                 "text": "",
                 "token_ids": ids,
                 "logprobs": None,
-                "finish_reason": "timeout" if reason and fake.fault == "timeout" else reason,
+                "finish_reason": self._reason(reason),
                 "stop_reason": None,
                 "avg_decoded_tokens_per_iter": None,
             }
@@ -164,6 +169,10 @@ def _handler(fake: FakeTrtllmServe) -> type[BaseHTTPRequestHandler]:
                 "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m",
                 "choices": [choice], "usage": None,
             }  # fmt: skip
+
+        def _reason(self, reason: str | None) -> str | None:
+            changed = {"timeout": "timeout", "no reason": None}
+            return changed.get(fake.fault or "", reason) if reason else None
 
         def _break(self, body: dict[str, Any]) -> bool:
             """What happens instead of the third event."""
@@ -175,6 +184,8 @@ def _handler(fake: FakeTrtllmServe) -> type[BaseHTTPRequestHandler]:
                 self._raw(b'data: {"choices": [{"token_ids": [1,\n\n')
             elif fake.fault == "error event":
                 self._event({"error": {"message": "CUDA out of memory", "code": 500}})
+            elif fake.fault in ODD_EVENTS:
+                self._event(ODD_EVENTS[fake.fault])
             elif fake.fault == "not an event":
                 self._raw(b"Internal Server Error\n\n")
             elif fake.fault == "silence":

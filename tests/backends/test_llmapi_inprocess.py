@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.backends.fake_deployment import FakeDeployment
 from tests.backends.fake_tensorrt_llm import make_modules
 from tests.backends.llmapi import PROMPT, limits, llm_args, opened
-from toolkit.backends.llmapi_inprocess import LlmExecutor, sampling_words
+from toolkit.backends.llmapi_inprocess import LlmExecutor, _counts, sampling_words
 from toolkit.backends.llmapi_stats import require_speculation
 from toolkit.backends.tensorrt.loops import EngineLoop
 from toolkit.errors import InputError, MissingDependencyError, RunError
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.request import Request
+
+
+def drafted(accepted, total):
+    return SimpleNamespace(total_accepted_draft_tokens=accepted, total_draft_tokens=total)
 
 
 def install(monkeypatch, failure=None):
@@ -97,6 +102,22 @@ def test_closing_shuts_the_model_down():
         (llm,) = executor._api.LLM.loaded
         executor.close()
         assert llm.closed
+
+
+@pytest.mark.parametrize(
+    ("metrics", "counts"),
+    [
+        (None, None),
+        (SimpleNamespace(), None),
+        (SimpleNamespace(speculative_decoding=None), None),
+        (SimpleNamespace(speculative_decoding=drafted(0, 0)), None),
+        (SimpleNamespace(speculative_decoding=drafted(0, 8)), (0, 8)),
+        (SimpleNamespace(speculative_decoding=drafted(5, 12)), (5, 12)),
+    ],
+)
+def test_counts_of_a_request_are_taken_where_a_release_tells_them(metrics, counts):
+    assert _counts(SimpleNamespace(request_perf_metrics=metrics)) == counts
+    assert _counts(SimpleNamespace()) is None
 
 
 def test_greedy_is_top_k_1():

@@ -272,6 +272,20 @@ def test_a_head_is_known_by_its_tensors_alone(tmp_path):
         refuse_head_as_model(path)
 
 
+def test_a_head_on_the_hub_is_known_by_its_config(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    commit, repository = "0123456789" * 4, tmp_path / "models--org--head"
+    snapshot = repository / "snapshots" / commit
+    write(snapshot, *LAYOUTS["ModelOpt"]())
+    (snapshot / "model.safetensors").unlink()  # nobody has fetched the weights
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    with pytest.raises(CheckpointError, match="LlamaForCausalLMEagle3, draft_vocab_size 128"):
+        refuse_head_as_model("org/head", offline=True)
+
+
 def test_models_may_be_drafts(tmp_path):
     refuse_head_as_model(str(write_checkpoint(tmp_path / "model")))
     (tmp_path / "draft.gguf").write_bytes(b"GGUF")
