@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.trtllm.recipes import made
 from toolkit.engine import cpu
@@ -88,3 +90,16 @@ def test_another_openvino_and_another_engine_version(store, monkeypatch):
 def test_a_damaged_manifest_is_passed_over(store):
     entries = [{"kind": "engines", "spec": "?", "path": "x"}, {"spec": {}, "path": "y"}]
     assert near_misses(entries, tensorrt_spec(), TENSORRT) == []
+
+
+values = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 1), max_size=5)
+
+
+@given(values, values)
+def test_it_is_one_exactly_when_nothing_but_the_machine_differs(found, needed):
+    entry = {"spec": found, "path": "x"}
+    misses = near_misses([entry], needed, "ab")
+    same = all(found.get(name, -1) == needed.get(name, -1) for name in "cde")
+    changed = {name for name in "ab" if found.get(name) != needed.get(name)}
+    assert bool(misses) == (same and bool(changed))
+    assert not misses or misses[0].differences.keys() == changed
