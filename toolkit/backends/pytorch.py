@@ -22,8 +22,8 @@ from toolkit.engine.llmapi.deployment import (
     read_llm_args,
     write_deployment,
 )
+from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.engine.llmapi.profiles import RELEASES
-from toolkit.engine.llmapi.rules import recipe_notes
 from toolkit.errors import InputError
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import EngineLimits, HeadSource, ModelSpec, Recipe

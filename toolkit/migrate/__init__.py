@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.engine.llmapi.profiles import profile
-from toolkit.engine.llmapi.rules import recipe_notes
+from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.errors import RecipeError
 from toolkit.migrate.fields import Data, kept
 from toolkit.migrate.releases import spelling_changes

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from toolkit.engine.llmapi import rules as llmapi
+from toolkit.engine.llmapi.notes import model_notes, recipe_notes
+from toolkit.engine.llmapi.rules import model_problems as loaded_problems
 from toolkit.engine.trtllm.gpus import architecture, shown
 from toolkit.engine.trtllm.rules import model_problems
 from toolkit.errors import InputError
@@ -55,11 +56,10 @@ def _tensorrt(facts: Facts) -> Iterator[Finding]:
 
 def _pytorch(facts: Facts) -> Iterator[Finding]:
     loaded = facts.loaded
-    for path, text in llmapi.model_problems(
-        facts.recipe, loaded.get("target"), loaded.get("draft")
-    ):
+    for path, text in loaded_problems(facts.recipe, loaded.get("target"), loaded.get("draft")):
         yield Finding(dotted(path), text)
-    for note in llmapi.recipe_notes(facts.recipe):
+    notes = model_notes(facts.recipe, loaded.get("target"))
+    for note in [*notes, *recipe_notes(facts.recipe)]:
         yield Finding("pytorch", note, "note")
 
 

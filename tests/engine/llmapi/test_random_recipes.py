@@ -14,8 +14,9 @@ from tests.engine.llmapi.recipes import SECTIONS, recipe
 from toolkit.engine.llmapi import probe
 from toolkit.engine.llmapi.config_rules import judge
 from toolkit.engine.llmapi.deployment import llm_args_text, probe_input, texts
+from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.engine.llmapi.profiles import RELEASES, profile
-from toolkit.engine.llmapi.rules import recipe_notes, recipe_problems
+from toolkit.engine.llmapi.rules import recipe_problems
 from toolkit.registry import DRAFTERS
 
 FAKES = [fakes.old("DraftTarget"), fakes.new("at least"), fakes.new("at most"), fakes.unknown()]

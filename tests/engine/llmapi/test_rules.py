@@ -6,7 +6,8 @@ import pytest
 
 from tests.engine.llmapi.recipes import recipe
 from toolkit.engine.llmapi.emit import llm_args, speculative_config
-from toolkit.engine.llmapi.rules import model_problems, recipe_notes, recipe_problems
+from toolkit.engine.llmapi.notes import model_notes, recipe_notes
+from toolkit.engine.llmapi.rules import model_problems, recipe_problems
 from toolkit.recipe.schema import Recipe
 
 
@@ -17,8 +18,8 @@ def changed(made: Recipe, **sections) -> Recipe:
     return Recipe.model_validate(data)
 
 
-def problems(made: Recipe) -> dict[str, str]:
-    return {".".join(map(str, path)): text for path, text in recipe_problems(made)}
+def problems(made: Recipe) -> list[str]:
+    return [f"{'.'.join(map(str, path))}: {text}" for path, text in recipe_problems(made)]
 
 
 PROBLEMS = [
@@ -156,6 +157,31 @@ PROBLEMS = [
         "pytorch.llm_args.sampler_type", "not a key",
     ),
     (
+        recipe("eagle3", pytorch={"llm_args": {"sampler_type": "TRTLLMSampler"}}),
+        "pytorch.llm_args.sampler_type", "cannot verify drafts",
+    ),
+    (
+        recipe("ngram", pytorch={"llm_args": {"max_beam_width": 4}}),
+        "pytorch.llm_args.max_beam_width", "no drafter works with beam search",
+    ),
+    (
+        recipe(
+            "ngram",
+            pytorch={
+                "llm_args": {"cuda_graph_config": {"batch_sizes": [1, 2], "max_batch_size": 8}}
+            },
+        ),
+        "pytorch.llm_args.cuda_graph_config.max_batch_size", "follows from batch_sizes",
+    ),
+    (
+        recipe(
+            "eagle3", "1.3.0rc24",
+            draft_length={"policy": "schedule", "schedule": [{"batch": 1, "draft_len": 3}]},
+            pytorch={"llm_args": {"cuda_graph_config": {"enable_padding": False}}},
+        ),
+        "pytorch.llm_args.cuda_graph_config.enable_padding", "a schedule needs padded batches",
+    ),
+    (
         recipe("draft_target", draft={"checkpoint": "org/d", "quantization": "fp8"}),
         "speculation.draft.quantization", "name a quantised checkpoint",
     ),
@@ -172,7 +198,8 @@ PROBLEMS = [
 
 @pytest.mark.parametrize(("made", "where", "said"), PROBLEMS)
 def test_a_trap_is_an_error_where_the_recipe_says_it(made, where, said):
-    assert said in problems(made)[where]
+    found = problems(made)
+    assert any(text.startswith(f"{where}: ") and said in text for text in found), found
 
 
 NOTES = [
@@ -203,6 +230,14 @@ NOTES = [
     (recipe("sa", "1.3.0rc24", enable_global_pool=True, max_matching_ngram_size=8),
      "one user's text is drafted for another's"),
     (recipe("draft_target"), "the probe decides"),
+    (
+        recipe("eagle3", one_model=False, pytorch={"guided_decoding": "xgrammar"}),
+        "the overlap scheduler goes off by itself",
+    ),
+    (
+        recipe("mtp", "1.3.0rc24", use_dynamic_tree=True, dynamic_tree_max_top_k=4),
+        "verifies a dynamic tree greedily",
+    ),
     (recipe("eagle3", pytorch={"max_concurrency": 4}), "as if it were not there"),
     (
         recipe("dspark", "1.4.0rc4", pytorch={"acceptance_gate": {"window": 9, "min_rate": 0.2}}),
@@ -270,6 +305,24 @@ def test_switches_reach_the_configuration():
     assert args["attn_backend"] == "VANILLA"
     assert args["stream_interval"] == 2
     assert args["speculative_config"]["enable_penalty"] is True
+
+
+def test_a_section_of_llm_args_is_laid_over_ours():
+    more = {
+        "kv_cache_config": {"dtype": "fp8"},
+        "cuda_graph_config": {"batch_sizes": [1, 2, 4]},
+    }
+    args = llm_args(recipe("ngram", pytorch={"llm_args": more}))
+    assert args["kv_cache_config"] == {
+        "enable_block_reuse": True, "free_gpu_memory_fraction": 0.9, "dtype": "fp8",
+    }  # fmt: skip
+    assert args["cuda_graph_config"] == {"enable_padding": True, "batch_sizes": [1, 2, 4]}
+
+
+def test_latent_attention_is_said_to_lose_block_reuse_elsewhere():
+    assert "block reuse" in model_notes(recipe("mtp"), {"kv_lora_rank": 512})[0]
+    assert model_notes(recipe("mtp"), {"hidden_size": 64}) == []
+    assert model_notes(recipe("mtp"), None) == []
 
 
 MODELS = [

@@ -16,8 +16,8 @@ from toolkit.checkpoint.drafts.eagle3_config import CAPTURED
 from toolkit.checkpoint.small_files import small_files_here
 from toolkit.engine.llmapi.captured import CAPTURE_KEY, captured_config, captured_problem
 from toolkit.engine.llmapi.emit import DRAFT_DIR, NOTHING, llm_args, wanted_config
+from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.engine.llmapi.profiles import profile
-from toolkit.engine.llmapi.rules import recipe_notes
 from toolkit.engine.llmapi.scripts import bench_script, serve_script
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe

@@ -138,7 +138,22 @@ def llm_args(recipe: Recipe, more: Mapping[str, Any] = NOTHING) -> dict[str, Any
         args["enable_chunked_prefill"] = True
     if config := speculative_config(recipe, more):
         args["speculative_config"] = config
-    return {**args, **section.llm_args}
+    return merged(args, section.llm_args)
+
+
+def merged(args: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`more` on top, section by section; graphs for named batch sizes need no largest one."""
+    found = dict(args)
+    for key, value in more.items():
+        ours = found.get(key)
+        if isinstance(value, Mapping) and isinstance(ours, Mapping):
+            kept = dict(ours)
+            if "batch_sizes" in value:
+                kept.pop("max_batch_size", None)
+            found[key] = {**kept, **value}
+        else:
+            found[key] = value
+    return found
 
 
 def overlaps(recipe: Recipe) -> bool:

@@ -8,18 +8,16 @@ from typing import Any
 from toolkit.checkpoint.source import kind_of
 from toolkit.engine.llmapi.config_rules import judge
 from toolkit.engine.llmapi.emit import (
-    block_reuse,
-    llm_args,
     number_of,
     overlaps,
     speculative_config,
 )
 from toolkit.engine.llmapi.profile import Profile
-from toolkit.engine.llmapi.profiles import newer_than_known, profile
+from toolkit.engine.llmapi.profiles import profile
 from toolkit.errors import InputError, did_you_mean
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
-from toolkit.speculation.llmapi import LATE_1_3, FieldPath
+from toolkit.speculation.llmapi import FieldPath
 
 Problem = tuple[FieldPath, str]
 DEFAULT_MAX_NUM_TOKENS = 8192
@@ -117,6 +115,12 @@ def _checkpoints(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
             ("target", "quantization"),
             "the PyTorch backend loads a checkpoint as it is; name a quantised one (its "
             "hf_quant_config.json says how) and remove this",
+        )
+    if target.tokenizer is not None:
+        yield (
+            ("target", "tokenizer"),
+            "the PyTorch backend loads the tokenizer that lies with the checkpoint; name another "
+            "one in pytorch.llm_args.tokenizer and remove this",
         )
     if target.layers is not None:
         yield ("target", "layers"), "TensorRT-LLM loads whole checkpoints; remove it"
@@ -261,74 +265,36 @@ def _more_args(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
             )
 
 
+def _other_samplers(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
+    """What only plain decoding may be combined with."""
+    more, drafter = recipe.pytorch.llm_args, recipe.speculation.drafter
+    if not speculative_config(recipe):
+        return
+    if more.get("sampler_type") == "TRTLLMSampler":
+        yield (
+            ("pytorch", "llm_args", "sampler_type"),
+            f"TRTLLMSampler cannot verify drafts; remove it (drafter: {drafter})",
+        )
+    if (more.get("max_beam_width") or 1) != 1:
+        yield (
+            ("pytorch", "llm_args", "max_beam_width"),
+            f"{more['max_beam_width']}; no drafter works with beam search, remove it",
+        )
+
+
+def _graphs(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
+    where = ("pytorch", "llm_args", "cuda_graph_config")
+    graphs = recipe.pytorch.llm_args.get("cuda_graph_config")
+    if not isinstance(graphs, Mapping):
+        return
+    if {"batch_sizes", "max_batch_size"} <= set(graphs):
+        yield (*where, "max_batch_size"), "follows from batch_sizes, and must not differ; remove it"
+    schedule = recipe.speculation.draft_length.policy == "schedule"
+    if schedule and graphs.get("enable_padding") is False:
+        yield (*where, "enable_padding"), "false; a schedule needs padded batches, remove it"
+
+
 _RULES: tuple[Callable[[Recipe, Profile], Iterator[Problem]], ...] = (
     _checkpoints, _parallel, _drafter, _config, _draft_length, _scheduler, _sampling, _gate,
-    _more_args,
+    _more_args, _other_samplers, _graphs,
 )  # fmt: skip
-
-
-def recipe_notes(recipe: Recipe) -> list[str]:
-    """What is accepted, and means or costs something that nobody is told."""
-    rules = profile(recipe.tensorrt_llm)
-    return list(dict.fromkeys(_notes(recipe, rules)))
-
-
-def _notes(recipe: Recipe, rules: Profile) -> Iterator[str]:
-    release = f"TensorRT-LLM {recipe.tensorrt_llm}"
-    if newer_than_known(recipe.tensorrt_llm):
-        yield f"{release} is newer than any release known here; the probe decides when it starts"
-    config = llm_args(recipe).get("speculative_config")
-    for what, text in rules.unsure.items():
-        if what in ("", recipe.speculation.drafter) or what in (config or {}):
-            yield f"{release}: {f'{what}: ' if what else ''}{text}"
-    if not config:
-        return
-    options, section = recipe.speculation, recipe.pytorch
-    drafter, number = DRAFTERS[options.drafter], number_of(recipe)
-    yield from judge(rules, config).warnings
-    yield from drafter.llmapi_notes(recipe, number)
-    if drafter.in_target_graph(options, number):
-        if rules.sampling == "never":
-            yield (
-                f"{release} decodes greedily with {options.drafter}: temperature, top_k and top_p "
-                "of a request are ignored without a word"
-            )
-        elif section.greedy_only and rules.sampling != "always":
-            yield "greedy_only: temperature, top_k and top_p of a request are ignored"
-        elif rules.sampling == "always" and not section.penalties:
-            yield "requests with repetition penalties are rejected; pytorch.penalties: true"
-        if number < LATE_1_3:
-            for key in {"max_concurrency", "draft_len_schedule"} & set(config):
-                yield (
-                    f"{key}: {release} follows it for drafters beside the target's graph only; "
-                    f"{options.drafter} goes on drafting as if it were not there"
-                )
-    if not overlaps(recipe) and section.overlap_scheduler is not False:
-        yield f"the overlap scheduler is off: {options.drafter} drafts between the target's steps"
-    if section.block_reuse and not block_reuse(recipe):
-        yield f"block reuse is off: {release} switches it off when a draft runs beside the target"
-    if section.rejection_sampling:
-        yield "rejection sampling needs FlashInfer 0.6.4 or newer in the container"
-    if options.draft_length.policy == "schedule" and rules.schedule_keys:
-        yield (
-            f"draft_len_schedule {config['draft_len_schedule']}: {release} reads a key as 'batch "
-            f"{rules.schedule_keys} this'; other releases read it the other way"
-        )
-    yield _room(recipe)
-
-
-def _room(recipe: Recipe) -> str:
-    """Tokens of a step, and KV positions beyond max_seq_len, that drafting takes."""
-    options, number = recipe.speculation, number_of(recipe)
-    drafter = DRAFTERS[options.drafter]
-    drafted = drafter.tokens_per_step(options) - 1
-    inside = drafter.in_target_graph(options, number)
-    more = (
-        drafted
-        + (1 + drafted if overlaps(recipe) else 0)
-        + (options.max_draft_len - 1 if inside else 0)
-    )
-    return (
-        f"a verify step takes {drafted + 1} tokens of each request through the model, and "
-        f"TensorRT-LLM reserves {more} KV positions beyond max_seq_len for it"
-    )

@@ -163,6 +163,8 @@ class MtpDrafter(LlmApiOnlyDrafter):
                 f"MTP drafts {options.max_draft_len} token(s) through num_nextn_predict_layers: "
                 "with max_draft_len alone this release drafts 1 and does not say so"
             )
+        if options.use_dynamic_tree:
+            yield "MTP verifies a dynamic tree greedily: temperature and top-p are not followed"
         if options.use_relaxed_acceptance_for_thinking:
             yield (
                 f"relaxed acceptance (top {options.relaxed_topk}, delta {options.relaxed_delta}) "
