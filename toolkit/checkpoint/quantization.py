@@ -2,7 +2,7 @@
 
 w8a16, w4a16  trtllm-build does, or the embedded engine, from floating point weights
 fp8           NVIDIA ModelOpt did: the checkpoint has hf_quant_config.json
-the rest      ModelOpt writes engines' checkpoints itself, on a GPU machine
+the rest      ModelOpt writes TensorRT-LLM checkpoints itself, on a GPU machine: see ready.py
 """
 
 from __future__ import annotations
@@ -80,13 +80,14 @@ def modelopt_command(spec: ModelSpec) -> str | None:
     if wanted in READY:
         return (
             f"python examples/llm_ptq/hf_ptq.py --pyt_ckpt_path {model} --qformat {wanted} "
-            f"--export_path DIR, then checkpoint: DIR"
+            f"--export_path DIR; then, in the recipe, checkpoint: DIR"
         )
     if wanted in QFORMATS:
         ranks = f"--tp_size {spec.parallel.tp} --pp_size {spec.parallel.pp}"
         return (
             "NVIDIA ModelOpt on a GPU machine: python examples/quantization/quantize.py "
             f"--model_dir {model} --dtype {spec.dtype} --qformat {QFORMATS[wanted]} {ranks} "
-            "--output_dir DIR, then trtllm-build --checkpoint_dir DIR"
+            "--output_dir DIR; then, in the recipe, checkpoint: DIR, tokenizer: "
+            f"{spec.tokenizer or spec.checkpoint}, quantization: {wanted}"
         )
     return None

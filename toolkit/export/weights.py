@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from toolkit.checkpoint.ready import is_ready
 from toolkit.export.peer import Answer
 from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
 
@@ -24,12 +26,22 @@ def draft_of(options: Speculation) -> tuple[str, ModelSpec | HeadSource] | None:
 
 
 def whole(where: str, model: ModelSpec | HeadSource, answer: Answer) -> None:
-    """A model cut out of a checkpoint exists in spectool only."""
+    """A model cut out of a checkpoint exists in spectool only, like one in TensorRT-LLM's form."""
     layers = getattr(model, "layers", None)
     if layers is not None:
         answer.problems.append(
             f"{where}.layers: {list(layers)}: only spectool cuts layers out of a checkpoint; name "
             "one that is smaller by itself"
+        )
+    directory = Path(model.checkpoint)
+    if directory.is_dir() and is_ready(directory):
+        answer.problems.append(
+            f"{where}.checkpoint: {model.checkpoint!r} is a TensorRT-LLM checkpoint; other servers "
+            f"are given Hugging Face's weights: --set {where}.checkpoint=org/name"
+        )
+    if tokenizer := getattr(model, "tokenizer", None):
+        answer.notes.append(
+            f"{where}.tokenizer: {tokenizer!r} is left out; the one beside the weights is used"
         )
 
 
