@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.engine.llmapi.profiles import profile
 from toolkit.engine.llmapi.notes import recipe_notes
+from toolkit.engine.llmapi.profiles import profile
 from toolkit.errors import RecipeError
 from toolkit.migrate.fields import Data, kept
 from toolkit.migrate.releases import spelling_changes
