@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,41 @@ def test_convert_copies_it_and_writes_only_a_tokenizer(folder, spectool):
     ran = spectool("convert", folder / "model", "-o", folder / "tokens", "--tokenizer-only")
     assert ran.code == 0
     assert (folder / "tokens" / "tokenizer.json").is_file()
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_build_fetches_the_tokenizer_alone(folder, spectool, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    asked = []
+    real = huggingface_hub.snapshot_download
+    home = folder / "hub" / "models--org--tokenizer"
+
+    def from_elsewhere(repository, **options):
+        if not options.get("local_files_only"):
+            asked.append(options["allow_patterns"])
+            (home / "refs").mkdir(parents=True)
+            (home / "refs" / "main").write_text(COMMIT)
+            (home / "snapshots" / COMMIT).mkdir(parents=True)
+            for file in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(folder / "model" / file, home / "snapshots" / COMMIT)
+        return real(repository, **{**options, "local_files_only": True})
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", from_elsewhere)
+    monkeypatch.delenv("SPECTOOL_OFFLINE")
+    path = ready(folder, tokenizer="org/tokenizer")
+    assert digests(folder, path)["tokenizers"] is None
+    assert spectool("check", path).code == 0
+    assert asked == []
+    assert spectool("build", path).code == 0
+    assert len(asked) == 1
+    assert not any("safetensors" in pattern for pattern in asked[0])
+    # The files decide, wherever they lie (the copy has no config.json beside them).
+    assert digests(folder, path)["tokenizers"] is not None
 
 
 def quantized(folder: Path, algorithm: str) -> None:
