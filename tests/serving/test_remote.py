@@ -7,6 +7,8 @@ import pytest
 
 from toolkit.serving.remote import _draft
 
+SENT = (1, 2, 3)
+
 
 def answer(tokens, rows=None):
     found = {
@@ -19,21 +21,21 @@ def answer(tokens, rows=None):
 
 
 def test_tokens_and_the_logits_that_they_came_from():
-    draft = _draft(answer([4, 5], rows=2), 4)
+    draft = _draft(answer([4, 5], rows=2), SENT, 4)
     assert draft.tokens == (4, 5)
     assert draft.logits.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_an_engine_that_gives_a_row_for_the_prompt_too_is_understood():
-    assert _draft(answer([4], rows=2), 4).logits.tolist() == [[3, 4, 5]]
+    assert _draft(answer([4], rows=2), SENT, 4).logits.tolist() == [[3, 4, 5]]
 
 
 def test_nothing_drafted_has_no_logits():
-    assert _draft(answer([], rows=1), 4).logits is None
+    assert _draft(answer([], rows=1), SENT, 4).logits is None
 
 
 def test_more_than_was_asked_for_is_cut():
-    assert _draft(answer([4, 5, 6]), 2).tokens == (4, 5)
+    assert _draft(answer([4, 5, 6]), SENT, 2).tokens == (4, 5)
 
 
 @pytest.mark.parametrize(
@@ -41,4 +43,4 @@ def test_more_than_was_asked_for_is_cut():
 )
 def test_nonsense_is_an_error_that_costs_only_the_draft(wrong):
     with pytest.raises((ValueError, LookupError)):
-        _draft(wrong, 4)
+        _draft(wrong, SENT, 4)

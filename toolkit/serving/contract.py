@@ -38,7 +38,9 @@ class Parameter:
     """One key of a model's `parameters`; a required one must be there and not empty."""
 
     name: str
-    kind: str  # text, path (of a directory), paths (JSON, by role), json, number, flag, role, model
+    # text, path (of a directory), paths (JSON, by role), json, number (from 1), count (from 0),
+    # numbers (1,2), groups (0,1;2), fraction (0..1), flag, role, model, one of a|b
+    kind: str
     required: bool = False
 
 
@@ -58,7 +60,8 @@ class Contract:
         return next((tensor for tensor in self.outputs if tensor.name == name), None)
 
 
-def _tensors(table: str) -> tuple[Tensor, ...]:
+def tensors(table: str) -> tuple[Tensor, ...]:
+    """The tensors of a table; ValueError for a line that is none."""
     return tuple(_parse(table))
 
 
@@ -93,13 +96,13 @@ _PERF_OUTPUTS = """
 """
 
 PREPROCESSING = Contract(
-    inputs=_tensors("""
+    inputs=tensors("""
         QUERY               STRING[1]
         REQUEST_OUTPUT_LEN  INT32[1]
         STOP_WORDS_DICT     STRING[-1]  opt
         END_ID              INT32[1]    opt
     """),
-    outputs=_tensors("""
+    outputs=tensors("""
         INPUT_ID            INT32[-1]
         REQUEST_INPUT_LEN   INT32[1]
         STOP_WORDS_IDS      INT32[2,-1]
@@ -111,17 +114,17 @@ PREPROCESSING = Contract(
 )
 
 POSTPROCESSING = Contract(
-    inputs=_tensors("""
+    inputs=tensors("""
         TOKENS_BATCH     INT32[-1,-1]
         SEQUENCE_LENGTH  INT32[-1]
     """),
-    outputs=_tensors("OUTPUT STRING[-1]"),
+    outputs=tensors("OUTPUT STRING[-1]"),
     parameters=_parameters(tokenizer_dir="path!", skip_special_tokens="flag"),
     decoupled=False,
 )
 
 TENSORRT_LLM = Contract(
-    inputs=_tensors("""
+    inputs=tensors("""
         input_ids                 INT32[-1]     opt  ragged
         input_lengths             INT32[1]      reshape
         request_output_len        INT32[1]      reshape
@@ -140,7 +143,7 @@ TENSORRT_LLM = Contract(
         stop                      BOOL[1]       opt  reshape
         streaming                 BOOL[1]       opt  reshape
     """),
-    outputs=_tensors(
+    outputs=tensors(
         """
         output_ids         INT32[-1,-1]
         sequence_length    INT32[-1]
@@ -180,8 +183,8 @@ _SPECULATIVE_INPUTS = (
 )
 
 TENSORRT_LLM_BLS = Contract(
-    inputs=_tensors(_SPECULATIVE_INPUTS + "use_draft_logits BOOL[1] opt reshape"),
-    outputs=_tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
+    inputs=tensors(_SPECULATIVE_INPUTS + "use_draft_logits BOOL[1] opt reshape"),
+    outputs=tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
     parameters=_parameters(
         tensorrt_llm_model_name="model!",
         tensorrt_llm_draft_model_name="model",
@@ -189,14 +192,18 @@ TENSORRT_LLM_BLS = Contract(
         speculation="json!",
         max_seq_len="number!",
         max_queue_size="number",
+        # Only in front of TensorRT-LLM engines:
+        tensorrt_llm_release="text",
+        use_draft_logits="flag",
+        speculative_decoding_fast_logits="flag",
     ),
     decoupled=True,
 )
 
 # Not one of TensorRT-LLM's: the whole loop in one model, asked in the words of its BLS model.
 INPROCESS = Contract(
-    inputs=_tensors(_SPECULATIVE_INPUTS),
-    outputs=_tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
+    inputs=tensors(_SPECULATIVE_INPUTS),
+    outputs=tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
     parameters=_parameters(
         recipe="json!",
         engine_dirs="paths!",
@@ -208,8 +215,8 @@ INPROCESS = Contract(
 )
 
 ENSEMBLE = Contract(
-    inputs=_tensors(_TEXT_INPUTS),
-    outputs=_tensors("text_output STRING[-1]"),
+    inputs=tensors(_TEXT_INPUTS),
+    outputs=tensors("text_output STRING[-1]"),
     parameters=(),
     decoupled=False,
 )

@@ -1,4 +1,4 @@
-"""Which models a repository holds, by `serve.layout`: each is a folder of triton_repo and a config.
+"""Which models a repository holds: each is a folder of triton_repo (or an engine) and a config.
 
 Engines and tokenizers are named by path, absolute or relative to the model's directory.
 """
@@ -7,44 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.engine.built import BuiltModels
+from toolkit.errors import InputError
+from toolkit.recipe.schema import Recipe
 from toolkit.serving import contract
-from toolkit.serving.pbtxt import ModelConfig, ensemble_config, model_config
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """One model of a repository."""
-
-    config: ModelConfig
-    source: str | None = None  # folder of triton_repo that has its code; None: no code
-    role: str | None = None  # the engine that it runs, if it runs one alone
-
-    @property
-    def name(self) -> str:
-        return str(self.config.name)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A way to serve: its models, and the one that clients talk to."""
-
-    entry: str
-    models: Callable[[BuiltModels, Callable[[str, Path], str]], list[ServedModel]]
-
-
-# (model, engine or tokenizer directory) -> how the model's config names that directory
-Place = Callable[[str, Path], str]
+from toolkit.serving.llm_names import llm_name
+from toolkit.serving.pbtxt import ensemble_config, model_config
+from toolkit.serving.served import Layout, Place, ServedModel
+from toolkit.serving.tensorrt.layouts import layout_of as engine_layout
 
 
 def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
     """Tokenizers, one LLM model per engine, the loop between them, and a plain ensemble."""
     size = built.recipe.engine.max_batch_size
     tokenizer = built.tokenizer_dir
-    names = {role: _llm_name(role) for role in built.engines}
+    names = {role: llm_name(role) for role in built.engines}
     llms = [
         ServedModel(
             model_config(
@@ -96,9 +75,24 @@ def _inprocess(built: BuiltModels, place: Place) -> list[ServedModel]:
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "bls": Layout("tensorrt_llm_bls", _bls),
-    "inprocess": Layout("spectool", _inprocess),
+    "bls": Layout("bls", "tensorrt_llm_bls", _bls),
+    "inprocess": Layout("inprocess", "spectool", _inprocess),
 }
+_BY_BACKEND: Mapping[str, Callable[[Recipe], Layout]] = {
+    "cpu": lambda recipe: LAYOUTS[recipe.serve.layout],
+    "tensorrt": engine_layout,
+}
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """How a recipe is served; InputError for a backend whose repositories we cannot write."""
+    if recipe.backend not in _BY_BACKEND:
+        raise InputError(
+            f"backend {recipe.backend!r} has no Triton repository in this version of spectool "
+            f"(those that have: {', '.join(_BY_BACKEND)})"
+        )
+    return _BY_BACKEND[recipe.backend](recipe)
+
 
 # Plain decoding without our loop: the shape of TensorRT-LLM's own ensemble.
 ENSEMBLE_STEPS = (
@@ -140,10 +134,6 @@ ENSEMBLE_STEPS = (
         {"OUTPUT": "text_output"},
     ),
 )
-
-
-def _llm_name(role: str) -> str:
-    return "tensorrt_llm" if role == "target" else f"tensorrt_llm_{role}"
 
 
 def _llm_parameters(built: BuiltModels, role: str, engine_dir: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.optional import require
@@ -18,15 +19,35 @@ def schema() -> Any:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Requests that Triton itself holds back for a backend that takes several at once."""
+
+    max_size: int  # 0: any number
+    max_delay_microseconds: int
+
+
 def model_config(
-    name: str, contract: Contract, parameters: Mapping[str, str], *, max_batch_size: int
+    name: str,
+    contract: Contract,
+    parameters: Mapping[str, str],
+    *,
+    max_batch_size: int,
+    backend: str = "python",
+    instances: int = 1,
+    queue: Queue | None = None,
 ) -> ModelConfig:
-    """A Python model on the CPU with one instance, wired as its contract says."""
-    config = schema().ModelConfig(name=name, backend="python", max_batch_size=max_batch_size)
+    """A model wired as its contract says. KIND_CPU also where a backend chooses its GPUs itself."""
+    config = schema().ModelConfig(name=name, backend=backend, max_batch_size=max_batch_size)
     if contract.decoupled:
         config.model_transaction_policy.decoupled = True
+    if queue:
+        batching = config.dynamic_batching
+        batching.preferred_batch_size.append(max_batch_size)
+        batching.max_queue_delay_microseconds = queue.max_delay_microseconds
+        batching.default_queue_policy.max_queue_size = queue.max_size
     _add_tensors(config, contract)
-    config.instance_group.add(count=1, kind=schema().ModelInstanceGroup.KIND_CPU)
+    config.instance_group.add(count=instances, kind=schema().ModelInstanceGroup.KIND_CPU)
     _add_parameters(config, contract, parameters)
     return config
 

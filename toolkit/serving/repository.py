@@ -15,8 +15,9 @@ from toolkit.bundled import bundled
 from toolkit.engine.built import BuiltModels
 from toolkit.errors import BuildError, InputError
 from toolkit.provenance import provenance
-from toolkit.serving.layouts import LAYOUTS, ServedModel
+from toolkit.serving.layouts import layout_of
 from toolkit.serving.pbtxt import to_text
+from toolkit.serving.served import ServedModel
 from toolkit.store import MANIFEST, describe_files, read_manifest, write_atomic
 
 KIND = "triton_repository"
@@ -25,7 +26,7 @@ KIND = "triton_repository"
 def write_repository(
     built: BuiltModels, out: Path, *, copy_engines: bool = False, force: bool = False
 ) -> Path:
-    """The repository of the recipe's `serve.layout`, in place of an older one of ours.
+    """The repository of a built recipe, in place of an older one of ours.
 
     With `copy_engines` it carries engines and tokenizers and can be moved to another machine;
     without, it points at the store.
@@ -37,7 +38,7 @@ def write_repository(
         staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.building-"))
         staging.chmod(0o755)
         try:
-            _fill(staging, built, copy_engines)
+            _fill(staging, built, Places(staging if copy_engines else None, out))
             _swap_in(staging, out)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -62,15 +63,17 @@ def changed_files(repository: Path, manifest: dict[str, Any]) -> list[str]:
     return sorted(name for name in {*written, *here} if written.get(name) != here.get(name))
 
 
-def _fill(staging: Path, built: BuiltModels, copy_engines: bool) -> None:
-    layout = LAYOUTS[built.recipe.serve.layout]
-
-    models = layout.models(built, Places(staging if copy_engines else None))
+def _fill(staging: Path, built: BuiltModels, places: Places) -> None:
+    layout = layout_of(built.recipe)
+    models = layout.models(built, places)
     for model in models:
         _write_model(staging / model.name, model)
+    for name, text in layout.programs(built).items():
+        (staging / name).write_text(text, encoding="utf-8")
+        (staging / name).chmod(0o755)
     manifest = {
         "kind": KIND,
-        "layout": built.recipe.serve.layout,
+        "layout": layout.name,
         "entry": layout.entry,
         "recipe": built.recipe.model_dump(mode="json"),
         "models": {model.name: {"role": model.role} for model in models},
@@ -85,8 +88,8 @@ def _fill(staging: Path, built: BuiltModels, copy_engines: bool) -> None:
 class Places:
     """Where configs find engines and tokenizers: in the store, or copied beside the model code."""
 
-    def __init__(self, copy_to: Path | None) -> None:
-        self._copy_to = copy_to
+    def __init__(self, copy_to: Path | None, out: Path) -> None:
+        self._copy_to, self._out = copy_to, out
         self._copies: dict[tuple[str, Path], str] = {}
 
     def __call__(self, model: str, directory: Path) -> str:
@@ -99,6 +102,10 @@ class Places:
             shutil.copytree(directory, self._copy_to / model / copy)
             self._copies[model, directory] = copy
         return self._copies[model, directory]
+
+    def absolute(self, model: str, directory: Path) -> str:
+        """Good for as long as the repository stays where it is written."""
+        return str(self._out / model / self(model, directory))
 
 
 def _write_model(directory: Path, model: ServedModel) -> None:

@@ -32,7 +32,7 @@ class TextRequest:
     return_perf_metrics: bool = False
     stream: bool = False
     num_draft_tokens: int | None = None  # None: as the recipe says; 0: plain decoding
-    use_draft_logits: bool = True
+    use_draft_logits: bool | None = None  # None: as the deployment is made
 
     def tokens(self, prompt: Sequence[int], eos_ids: frozenset[int]) -> Request:
         """The same request for the loop, once its text is tokens."""
@@ -76,6 +76,10 @@ class Fields:
     def flag(self, name: str, default: bool) -> bool:
         value = self._single(name)
         return default if value is None else bool(value)
+
+    def optional_flag(self, name: str) -> bool | None:
+        value = self._single(name)
+        return None if value is None else bool(value)
 
     def text(self, name: str) -> str | None:
         value = self._single(name)
@@ -141,7 +145,7 @@ def text_request(arrays: Arrays, *, max_draft_len: int) -> TextRequest:
         return_perf_metrics=fields.flag("return_perf_metrics", False),
         stream=fields.flag("stream", False),
         num_draft_tokens=num_draft_tokens,
-        use_draft_logits=fields.flag("use_draft_logits", True),
+        use_draft_logits=fields.optional_flag("use_draft_logits"),
     )
     if fields.problems:
         raise InputError("; ".join(fields.problems))

@@ -68,6 +68,18 @@ class TensorrtSide:
         return None
 
     @classmethod
+    def triton_parameters(cls, options: Speculation) -> Mapping[str, str]:
+        """Parameters of Triton's tensorrtllm backend that make the target's engine draft."""
+        return {}
+
+    @classmethod
+    def triton_problems(
+        cls, options: Speculation, release: Release
+    ) -> Iterator[tuple[FieldPath, str]]:
+        """What the engine can do and that backend has no parameter for."""
+        yield from ()
+
+    @classmethod
     def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
         """Where, and what is wrong, for what only this drafter's engines refuse."""
         yield from ()

@@ -88,6 +88,10 @@ class Tree(Section):
         """The choices as TensorRT-LLM's bindings take them."""
         return [list(path) for path in self.choices]
 
+    def braces(self) -> str:
+        """The choices as Triton's tensorrtllm backend takes them: `{0}, {0, 1}`."""
+        return ", ".join("{" + ", ".join(map(str, path)) + "}" for path in self.choices)
+
 
 def named(name: str) -> tuple[Choice, ...]:
     """The choices of a known tree; a bare name that means two trees is refused."""

@@ -16,6 +16,7 @@ from toolkit.engine.trtllm.flag_rules import FLAG_RULES
 from toolkit.engine.trtllm.flags import flag_problems, release_problem
 from toolkit.engine.trtllm.gpus import ARCHITECTURES, architecture
 from toolkit.engine.trtllm.model_rules import MODEL_RULES
+from toolkit.engine.trtllm.placement import serve_problems
 from toolkit.errors import did_you_mean
 from toolkit.recipe.release import release
 from toolkit.recipe.schema import Recipe
@@ -53,6 +54,7 @@ def _recipe_problems(recipe: Recipe) -> Iterator[Problem]:
             f"unknown GPU {gpu!r}{hint} (or write its architecture, like sm_90)",
         )
     yield from DRAFTERS[recipe.speculation.drafter].tensorrt_problems(recipe)
+    yield from serve_problems(recipe)
     for role in recipe.models():
         yield from engine_problems(recipe, role)
 

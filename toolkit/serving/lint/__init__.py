@@ -12,6 +12,7 @@ from pathlib import Path
 from toolkit.errors import InputError
 from toolkit.serving.lint.artefacts import check_manifest, check_paths
 from toolkit.serving.lint.bls import check_bls
+from toolkit.serving.lint.engines import check_engines
 from toolkit.serving.lint.ensemble import check_ensemble
 from toolkit.serving.lint.model import (
     check_code,
@@ -39,6 +40,7 @@ REPOSITORY_RULES: Sequence[Callable[[Repository], Iterator[Finding]]] = (
     check_parameters,
     check_ensemble,
     check_bls,
+    check_engines,
     check_paths,
     check_manifest,
 )

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.engine.directory import read_engine
+from toolkit.engine.trtllm.directory import read_engine as read_trt_engine
 from toolkit.errors import InputError
-from toolkit.serving.lint.repository import Finding, Model, Repository
+from toolkit.serving.lint.repository import BACKEND, Finding, Model, Repository
 from toolkit.serving.repository import changed_files
 from toolkit.store import MANIFEST, file_sha256, read_manifest
 
@@ -18,21 +19,23 @@ _SMALL = 1 << 20
 
 def check_paths(repository: Repository) -> Iterator[Finding]:
     for model in repository.parsed:
-        if repository.contract(model) is None:
+        if repository.contract(model) is None and model.config.backend != BACKEND:
             continue
         for parameter, role, path in _tokenizers(model):
             if not (path / "tokenizer.json").is_file():
                 where = f"parameter {parameter!r}: {role}".rstrip(": ")
                 yield model.error(f"{where}: no tokenizer.json in {path}", parameter)
         for parameter, role, path in engines_of(model):
-            yield from _check_engine(repository, model, parameter, role, path)
+            yield from _check_engine(
+                repository, model, parameter, role or repository.role(model), path
+            )
 
 
 def _check_engine(
     repository: Repository, model: Model, parameter: str, role: str, path: Path
 ) -> Iterator[Finding]:
     try:
-        engine = read_engine(path)
+        largest = _largest_batch(model, path)
     except InputError as error:
         yield model.error(f"parameter {parameter!r}: {error}", parameter)
         return
@@ -49,11 +52,18 @@ def _check_engine(
             f"parameter {parameter!r}: engine {path} changed after it was built: {problem}",
             parameter,
         )
-    if model.config.max_batch_size > engine.max_batch_size:
+    if model.config.max_batch_size > largest:
         yield model.warning(
-            f"max_batch_size {model.config.max_batch_size} is above the engine's, "
-            f"{engine.max_batch_size}: requests will wait"
+            f"max_batch_size {model.config.max_batch_size} is above the engine's, {largest}: "
+            "requests will wait"
         )
+
+
+def _largest_batch(model: Model, path: Path) -> int:
+    """Reads the engine as the model's backend would; InputError when it is none."""
+    if model.config.backend == BACKEND:
+        return int(read_trt_engine(path).build["max_batch_size"])
+    return read_engine(path).max_batch_size
 
 
 def check_manifest(repository: Repository) -> Iterator[Finding]:

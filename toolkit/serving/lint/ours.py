@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolkit.errors import did_you_mean
-from toolkit.serving.contract import Contract, Parameter, Tensor
+from toolkit.serving.contract import Contract, Tensor
 from toolkit.serving.lint.repository import Finding, Model, Repository
 from toolkit.serving.pbtxt import dtype_name, parameters_of
 
@@ -83,20 +84,44 @@ def check_parameters(repository: Repository) -> Iterator[Finding]:
             value = model.parameters.get(name)
             if value is None and parameter.required:
                 yield model.error(f"parameter {name!r} is missing or empty")
-            if value is not None and (problem := _value_problem(parameter, value)):
+            if value is not None and (problem := value_problem(parameter.kind, value)):
                 yield model.error(f"parameter {name!r}: {problem}", name)
 
 
-def _value_problem(parameter: Parameter, value: str) -> str | None:
-    if parameter.kind == "number" and not (value.isascii() and value.isdigit() and int(value) > 0):
+def value_problem(kind: str, value: str) -> str | None:
+    """Why a parameter of this kind (as in contract.py) cannot have the value."""
+    if kind == "number" and not (_digits(value) and int(value) > 0):
         return f"{value!r}, expected a whole number above 0"
-    if parameter.kind == "flag" and value.lower() not in _FLAGS:
+    if kind == "count" and not _digits(value):
+        return f"{value!r}, expected a whole number"
+    if kind == "numbers" and not all(map(_digits, value.split(","))):
+        return f"{value!r}, expected whole numbers like 1024,2048"
+    if kind == "groups" and not all(map(_digits, re.split("[,;]", value))):
+        return f"{value!r}, expected numbers like 0,1 or 0,1;2,3"
+    if kind == "fraction" and not _is_fraction(value):
+        return f"{value!r}, expected a number above 0, at most 1"
+    if kind == "flag" and value.lower() not in _FLAGS:
         return f"{value!r}, expected true or false"
-    if parameter.kind == "role" and value not in _ROLES:
+    if kind == "role" and value not in _ROLES:
         return f"{value!r}, expected target or draft{did_you_mean(value, _ROLES)}"
-    if parameter.kind in ("json", "paths"):
+    if kind.startswith("one of "):
+        choices = kind.removeprefix("one of ").split("|")
+        if value not in choices:
+            return f"{value!r}, expected {' or '.join(choices)}{did_you_mean(value, choices)}"
+    if kind in ("json", "paths"):
         return _json_problem(value)
     return None
+
+
+def _digits(value: str) -> bool:
+    return value.strip().isascii() and value.strip().isdigit()
+
+
+def _is_fraction(value: str) -> bool:
+    try:
+        return 0 < float(value) <= 1
+    except ValueError:
+        return False
 
 
 def _json_problem(value: str) -> str | None:

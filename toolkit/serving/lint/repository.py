@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.errors import did_you_mean
+from toolkit.recipe.release import Release, release
 from toolkit.serving.contract import CONTRACTS, TENSORRT_LLM, Contract
-from toolkit.serving.pbtxt import ModelConfig, parameters_of, parse
+from toolkit.serving.pbtxt import ModelConfig, dtype_name, parameters_of, parse
 from toolkit.serving.repository import repository_manifest
+from toolkit.serving.tensorrt.tensors import engine_contract, ensemble_contract
 
 CONFIG = "config.pbtxt"
+BACKEND = "tensorrtllm"  # TensorRT-LLM's own, which needs no model code
 _LARGEST_CONFIG = 4 << 20
 
 
@@ -104,11 +107,30 @@ class Repository:
     def parsed(self) -> list[Model]:
         return [model for model in self.models.values() if model]
 
+    @property
+    def release(self) -> Release | None:
+        """Of the TensorRT-LLM engines that it was written for; None: not for engines."""
+        recipe = (self.manifest or {}).get("recipe") or {}
+        if recipe.get("backend") != "tensorrt":
+            return None
+        return release(str(recipe.get("tensorrt_llm")))
+
+    def role(self, model: Model) -> str:
+        """Of a model that runs one engine, as the manifest has it."""
+        return str(
+            ((self.manifest or {}).get("models", {}).get(model.name) or {}).get("role") or ""
+        )
+
     def contract(self, model: Model) -> Contract | None:
         """What a model of ours has to look like; None for other people's models."""
         listed = (self.manifest or {}).get("models", {})
         if not (model.ours or (model.code is None and model.name in listed)):
             return None
+        if self.release and model.config.backend == BACKEND:
+            return engine_contract(self.release, **_chosen(model))
+        if self.release and model.config.platform == "ensemble":
+            names = {tensor.name for tensor in model.config.input}
+            return ensemble_contract(self.release, streams="stream" in names)
         if model.name in CONTRACTS:
             return CONTRACTS[model.name]
         return TENSORRT_LLM if "gpt_model_path" in model.parameters else None
@@ -116,6 +138,16 @@ class Repository:
     def unknown(self, name: str) -> str:
         """The end of a sentence about a model that is not there."""
         return f"there is no model {name!r}{did_you_mean(name, self.models)}"
+
+
+def _chosen(model: Model) -> dict[str, Any]:
+    """What a config of an engine may say either way."""
+    logits = [t.data_type for t in model.config.input if t.name == "draft_logits"]
+    half = bool(logits) and dtype_name(logits[0]) == "FP16"
+    return {
+        "decoupled": model.config.model_transaction_policy.decoupled,
+        "logits": "FP16" if half else "FP32",
+    }
 
 
 def read_repository(directory: Path) -> tuple[Repository, list[Finding]]:

@@ -7,14 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 from typing import Any
 
-from toolkit.errors import SpectoolError
+from toolkit.errors import InputError, SpectoolError
+from toolkit.recipe.release import release
 from toolkit.recipe.schema import Speculation
 from toolkit.registry import DRAFTERS
 from toolkit.serving.bls import BlsLoop, DraftSource, DraftUnavailableError, LocalDraft
 from toolkit.serving.counters import DRAFT_FAILURES, SpeculationCounters
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
-from toolkit.serving.remote import RemoteDraft, RemoteTarget, tokenize
+from toolkit.serving.remote import OWN, Dialect, RemoteDraft, RemoteTarget, tokenize
 from toolkit.serving.replies import ReplyBuilder
+from toolkit.serving.tensorrt.tensors import names
 from toolkit.serving.text_request import TextRequest, text_request
 from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
 from toolkit.speculation.draft_length import draft_length_policy
@@ -34,6 +36,8 @@ class TritonPythonModel:
         self._tokenizer = load_tokenizer(settings.path("tokenizer_dir"))
         self._target = settings.text("tensorrt_llm_model_name")
         self._draft = settings.text("tensorrt_llm_draft_model_name")
+        self._dialect = _dialect(settings)
+        self._by_logits = settings.flag("use_draft_logits", not self._dialect.engines)
         options = json.loads(settings.text("speculation"))
         self._drafter = DRAFTERS[options["drafter"]]
         self._options: Speculation = self._drafter.Options.model_validate(options)
@@ -52,6 +56,7 @@ class TritonPythonModel:
             sender = ReplySender(request)
             try:
                 wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
+                self._check_logits(wanted)
             except SpectoolError as error:
                 sender.fail(str(error))
                 continue
@@ -85,7 +90,7 @@ class TritonPythonModel:
         reply = ReplyBuilder(wanted, sender, self._tokenizer.stream(), self._counters)
         chunks = self._loop.run(
             request,
-            RemoteTarget(self._target, request),
+            RemoteTarget(self._target, request, self._dialect),
             self._source(wanted, request),
             burst=1 if wanted.stream else BURST,
             cancelled=sender.cancelled,
@@ -99,12 +104,30 @@ class TritonPythonModel:
         if not self._max_draft_len or request.draft_len == 0:
             return None
         if self._draft:
-            return RemoteDraft(self._draft, request, with_logits=wanted.use_draft_logits)
+            chosen = wanted.use_draft_logits
+            with_logits = self._by_logits if chosen is None else chosen
+            return RemoteDraft(self._draft, request, self._dialect, with_logits=with_logits)
         drafter = self._drafter.create(self._options, {})
         return LocalDraft(drafter, request.prompt, request.sampling)
+
+    def _check_logits(self, wanted: TextRequest) -> None:
+        """Engines hand logits over only if target and draft were made for it."""
+        if wanted.use_draft_logits and self._dialect.engines and not self._by_logits:
+            raise InputError(
+                "use_draft_logits: this deployment accepts by tokens "
+                "(the recipe's speculation.use_draft_logits)"
+            )
 
     def _draft_failed(self, error: DraftUnavailableError) -> None:
         import triton_python_backend_utils as pb_utils
 
         pb_utils.Logger.log_error(f"going on without a draft: {error}")
         self._counters.count(DRAFT_FAILURES)
+
+
+def _dialect(settings: Settings) -> Dialect:
+    number = release(settings.text("tensorrt_llm_release"))
+    if number is None:
+        return OWN
+    fast_logits = settings.flag("speculative_decoding_fast_logits", False)
+    return Dialect(names(number).seed, engines=True, fast_logits=fast_logits)

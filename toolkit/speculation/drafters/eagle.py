@@ -110,6 +110,28 @@ class EagleDrafter(EngineOnlyDrafter):
         return {"eagle_config": config}
 
     @classmethod
+    def triton_parameters(cls, options: Speculation) -> Mapping[str, str]:
+        assert isinstance(options, EagleSpeculation)
+        tree = options.fixed_tree
+        return {"decoding_mode": "eagle", **({"eagle_choices": tree.braces()} if tree else {})}
+
+    @classmethod
+    def triton_problems(
+        cls, options: Speculation, release: Release
+    ) -> Iterator[tuple[FieldPath, str]]:
+        assert isinstance(options, EagleSpeculation)
+        if options.eagle_use_dynamic_tree:
+            yield (
+                ("speculation", "eagle_use_dynamic_tree"),
+                "Triton's tensorrtllm backend has no parameter for a dynamic tree; use a fixed one",
+            )
+        if options.posterior_threshold is not None:
+            yield (
+                ("speculation", "posterior_threshold"),
+                "Triton's tensorrtllm backend has no parameter for it; remove it",
+            )
+
+    @classmethod
     def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
         options = recipe.speculation
         assert isinstance(options, EagleSpeculation)

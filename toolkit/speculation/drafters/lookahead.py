@@ -7,7 +7,7 @@ With window W, n-gram size N and verification set G a step looks at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +16,7 @@ from toolkit.recipe.release import Release
 from toolkit.recipe.schema import Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
 from toolkit.speculation.migration import NGRAM_COSTS
-from toolkit.speculation.tensorrt import MODE, FlagValue
+from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
 
 _FIELDS = ("max_window_size", "max_ngram_size", "max_verification_set_size")
 
@@ -85,3 +85,20 @@ class LookaheadDrafter(EngineOnlyDrafter):
     @classmethod
     def decoding_config(cls, options: Speculation) -> Mapping[str, Any]:
         return {"lookahead_decoding_config": {name: getattr(options, name) for name in _FIELDS}}
+
+    @classmethod
+    def triton_parameters(cls, options: Speculation) -> Mapping[str, str]:
+        sizes = {
+            name.replace("max_", "lookahead_"): str(getattr(options, name)) for name in _FIELDS
+        }
+        return {"decoding_mode": "lookahead", **sizes}
+
+    @classmethod
+    def triton_problems(
+        cls, options: Speculation, release: Release
+    ) -> Iterator[tuple[FieldPath, str]]:
+        if release < (0, 19):
+            yield (
+                ("speculation", "drafter"),
+                "lookahead: Triton's tensorrtllm backend has its parameters since 0.19",
+            )

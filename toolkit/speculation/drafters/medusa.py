@@ -80,6 +80,11 @@ class MedusaDrafter(EngineOnlyDrafter):
         return {"medusa_choices": options.medusa_choices.lists()}
 
     @classmethod
+    def triton_parameters(cls, options: Speculation) -> Mapping[str, str]:
+        assert isinstance(options, MedusaSpeculation)
+        return {"decoding_mode": "medusa", "medusa_choices": options.medusa_choices.braces()}
+
+    @classmethod
     def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
         options = recipe.speculation
         assert isinstance(options, MedusaSpeculation)

@@ -90,3 +90,7 @@ class ReDrafterDrafter(EngineOnlyDrafter):
     @classmethod
     def decoding_config(cls, options: Speculation) -> Mapping[str, Any]:
         return {}  # everything stands in the engine
+
+    @classmethod
+    def triton_parameters(cls, options: Speculation) -> Mapping[str, str]:
+        return {"decoding_mode": "redrafter"}

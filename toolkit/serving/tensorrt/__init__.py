@@ -1,0 +1,1 @@
+"""Repositories for TensorRT-LLM engines: its C++ backend runs them, our models stand around it."""
