@@ -1,7 +1,10 @@
 """A recipe on the LLM API, loaded here or served by trtllm-serve, with the loop's words.
 
 The deployment drafts and verifies by itself, so a loop drafts either what was deployed or, on a
-deployment without speculation, nothing.
+deployment without speculation, nothing. A streamed response says how many tokens a verify step
+emitted, so accepted tokens are exact; how many it drafted is known for whole requests only, once
+they end: until then a step counts as many as were deployed. Drafters that often find less (n-gram,
+suffix) therefore show too low a rate in a record that was cut; the acceptance length is right.
 """
 
 from __future__ import annotations
