@@ -203,7 +203,6 @@ def test_a_build_fetches_the_tokenizer_alone(folder, spectool, monkeypatch):
     assert spectool("build", path).code == 0
     assert len(asked) == 1
     assert not any("safetensors" in pattern for pattern in asked[0])
-    # The files decide, wherever they lie (the copy has no config.json beside them).
     assert digests(folder, path)["tokenizers"] is not None
 
 

@@ -51,10 +51,11 @@ def open_tokenizer_files(
     place = tokenizer_place(model)
     if place is None:
         return open_source(model.checkpoint, model.revision, store=store, offline=offline)
-    if _is_on_hub(place):
-        away = is_offline() if offline is None else offline
-        return TokenizerFiles(from_hub(place, None, offline=away), place)
-    return TokenizerFiles(Path(place).expanduser(), place)
+    # What was fetched before is not asked for again: a branch may have moved since its digest.
+    if here := tokenizer_files_here(place):
+        return here
+    away = is_offline() if offline is None else offline
+    return TokenizerFiles(from_hub(place, None, offline=away), place)
 
 
 def tokenizer_identity(model: ModelSpec, store: Store) -> dict[str, Any] | None:
