@@ -326,3 +326,42 @@ def test_a_plan_of_a_loaded_model_knows_its_digest_without_fetching(spectool, tm
     assert [a["kind"] for a in plan["artefacts"]] == ["engines"]
     assert plan["artefacts"][0]["digest"]
     assert any("overlap scheduler is off" in note for note in plan["artefacts"][0]["notes"])
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub cache with a target's small files and a head, as a download leaves them."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def repository(name: str) -> Path:
+        root = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+        (root / "refs").mkdir(parents=True)
+        (root / "refs" / "main").write_text(COMMIT, encoding="utf-8")
+        return root / "snapshots" / COMMIT
+
+    target = repository("org/target")
+    write_checkpoint(target, dtype="float16")
+    for weights in target.glob("*.safetensors"):
+        weights.unlink()
+    heads.write_heads(repository("org/head"), heads.eagle3(), heads.eagle3_config())
+    return tmp_path
+
+
+def test_a_head_from_the_hub_is_rewritten_without_the_targets_weights(spectool, hub):
+    speculation = {"drafter": "eagle3", "heads": {"checkpoint": "org/head"}}
+    recipe = write(hub, target={"checkpoint": "org/target"}, speculation=speculation)
+    ran = spectool("build", recipe, "--json")
+    assert ran.code == 0, ran.err
+    built = json.loads(ran.out)
+    assert set(built["tokenizers"]) == {"target"}
+    assert (Path(built["engines"]["target"]) / "draft" / "model.safetensors").is_file()
+    plan = json.loads(spectool("plan", recipe, "--json").out)
+    assert all(artefact["cached"] for artefact in plan["artefacts"])
+    checked = spectool("check", recipe)
+    assert checked.code == 0, checked.err
+    assert "not fetched" not in checked.out

@@ -206,7 +206,7 @@ NOTES = [
     (recipe("mtp", "1.2.1"), "with max_draft_len alone this release drafts 1"),
     (recipe("eagle3", "1.1.0"), "ignored without a word"),
     (recipe("eagle3", pytorch={"greedy_only": True}), "temperature, top_k and top_p"),
-    (recipe("eagle3", "1.4.0rc4"), "repetition penalties are rejected"),
+    (recipe("eagle3", "1.4.0rc4"), "pytorch.penalties: true takes them"),
     (recipe("ngram"), "the overlap scheduler is off"),
     (recipe("draft_target", "1.1.0"), "block reuse is off"),
     (recipe("pard", "1.3.0rc24"), "takes 8 tokens a request through each step"),

@@ -43,7 +43,7 @@ def _notes(recipe: Recipe, rules: Profile) -> Iterator[str]:
         elif section.greedy_only and rules.sampling != "always":
             yield "greedy_only: temperature, top_k and top_p of a request are ignored"
         elif rules.sampling == "always" and not section.penalties:
-            yield "requests with repetition penalties are rejected; pytorch.penalties: true"
+            yield "requests that ask for repetition penalties are rejected; pytorch.penalties: true takes them"
         if number < LATE_1_3:
             for key in {"max_concurrency", "draft_len_schedule"} & set(config):
                 yield (

@@ -20,7 +20,8 @@ from toolkit.speculation.llmapi import (
 )
 from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 
-# Until here max_draft_len is overwritten by num_nextn_predict_layers, whose default is 1.
+# Until late previews of 1.3 max_draft_len is overwritten by num_nextn_predict_layers, whose default
+# is 1; they take either word, and which preview was the first is not known.
 COUNTS_LAYERS_UNTIL: Version = (1, 3, 0, 27)
 WINDOW_REFUSED_UNTIL: Version = (1, 3, 0, 0)
 
@@ -158,7 +159,7 @@ class MtpDrafter(LlmApiOnlyDrafter):
     def llmapi_notes(cls, recipe: Recipe, release: Version) -> Iterator[str]:
         options = recipe.speculation
         assert isinstance(options, MtpSpeculation)
-        if release < COUNTS_LAYERS_UNTIL:
+        if release < LATE_1_3:
             yield (
                 f"MTP drafts {options.max_draft_len} token(s) through num_nextn_predict_layers: "
                 "with max_draft_len alone this release drafts 1 and does not say so"
