@@ -365,3 +365,25 @@ def test_a_head_from_the_hub_is_rewritten_without_the_targets_weights(spectool, 
     checked = spectool("check", recipe)
     assert checked.code == 0, checked.err
     assert "not fetched" not in checked.out
+
+
+def test_a_deployment_is_the_same_bytes_in_every_process(spectool, tmp_path):
+    speculation = {
+        "drafter": "eagle3", "heads": {"checkpoint": "org/head"},
+        "draft_length": {"policy": "schedule", "schedule": [{"batch": 1, "draft_len": 4}]},
+        "max_draft_len": 4,
+    }  # fmt: skip
+    recipe = write(tmp_path, speculation=speculation, pytorch={"max_concurrency": 4})
+    code = (
+        "import sys; from toolkit.recipe.load import load_recipe;"
+        "from toolkit.engine.llmapi.deployment import texts;"
+        "sys.stdout.write(repr(texts(load_recipe(sys.argv[1]))))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(recipe)], env={"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(found) == 1

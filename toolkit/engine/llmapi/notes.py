@@ -43,9 +43,12 @@ def _notes(recipe: Recipe, rules: Profile) -> Iterator[str]:
         elif section.greedy_only and rules.sampling != "always":
             yield "greedy_only: temperature, top_k and top_p of a request are ignored"
         elif rules.sampling == "always" and not section.penalties:
-            yield "requests that ask for repetition penalties are rejected; pytorch.penalties: true takes them"
+            yield (
+                "requests that ask for repetition penalties are rejected; "
+                "pytorch.penalties: true takes them"
+            )
         if number < LATE_1_3:
-            for key in {"max_concurrency", "draft_len_schedule"} & set(config):
+            for key in sorted({"max_concurrency", "draft_len_schedule"} & set(config)):
                 yield (
                     f"{key}: {release} follows it for drafters beside the target's graph only; "
                     f"{options.drafter} goes on drafting as if it were not there"
