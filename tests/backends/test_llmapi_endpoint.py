@@ -122,10 +122,18 @@ def test_nobody_listens():
         EndpointExecutor(url, limits())
 
 
-@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://a:8000/?x=1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://a", "http://", "http://a:port", "http://a:8000/?x=1", "http://[::1", "", "//"]
+)
 def test_what_is_no_address_is_bad_input(url):
-    with pytest.raises(InputError, match="a"):
+    with pytest.raises(InputError):
         Server(url, timeout_s=1)
+
+
+@pytest.mark.parametrize("url", ["http://" + 70 * "a", "http://a..b", "http://127.0.0.1:1/a b"])
+def test_an_address_that_leads_nowhere_is_a_failed_run(url):
+    with pytest.raises(RunError, match="http://"):
+        Server(url, timeout_s=1).text("/health")
 
 
 def test_an_address_may_leave_the_scheme_out_and_have_a_path():

@@ -20,8 +20,8 @@ class Server:
     """Where a server is, and how long it may be silent."""
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
             port = parts.port
         except ValueError as error:
             raise InputError(f"{url}: {error}") from None
@@ -76,7 +76,7 @@ class Exchange:
             self._connection.request(method, server.full_path(path), data, headers)
             self._socket = self._connection.sock  # the response may take it over
             self._response = self._connection.getresponse()
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # the last: a host no name can be
             self.close()
             raise self.failure(error) from None
         if self._response.status != 200:
