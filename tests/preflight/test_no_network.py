@@ -137,7 +137,21 @@ def test_no_memory_is_estimated_from_what_is_not_here(checked, lab):
     lab.set("target.checkpoint", "org/model")
     report, code = checked("--gpu", "h100")
     assert (code, report["memory"]) == (0, None)
-    assert "memory: not estimated, since target is not fetched yet" in report["notes"]
+    assert (
+        "memory: not estimated, since target is not fetched yet; config.json is enough: hf "
+        "download org/model config.json"
+    ) in report["notes"]
+
+
+def test_config_json_is_enough_for_an_estimate_of_memory(checked, lab, hub):
+    model = cached(hub, "target")
+    lab.set("target.checkpoint", "org/target")
+    whole, code = checked("--gpu", "h100")
+    assert (code, whole["memory"] is None) == (0, False)
+    (model / "model.safetensors").unlink()
+    report, code = checked("--gpu", "h100")
+    assert (code, report["memory"]) == (0, whole["memory"])
+    assert any("its tensors were not checked" in note for note in report["notes"])
 
 
 def test_fetch_fetches(checked, lab, hub, monkeypatch):

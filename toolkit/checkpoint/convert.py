@@ -57,13 +57,10 @@ def placed(
     source: Source, family: Family, config: Mapping[str, Any], spec: ModelSpec
 ) -> dict[str, list[Part]]:
     """TensorRT-LLM name -> its parts; or every problem of every tensor in one error."""
-    layers = spec.layers or tuple(range(config["num_hidden_layers"]))
-    said = source.config.get("tie_word_embeddings")
-    tied = bool(family.defaults["tie_word_embeddings"] if said is None else said)
     dtypes = (*FLOATS, FLOAT8) if isinstance(source, Float8Source) else FLOATS
     problems: dict[tuple[str, str], list[int]] = {}
     tensors: dict[str, list[Part]] = {}
-    for wanted in _wanted(family, config, layers, tied):
+    for wanted in _wanted_of(source.config, family, config, spec):
         if problem := _problem(source, wanted, dtypes):
             _note(problems, wanted.pattern, wanted.layer, problem)
         part = Part(wanted.source, wanted.place, wanted.shape)
@@ -76,6 +73,26 @@ def placed(
     if problems:
         raise CheckpointError(source.name, [_say(*key, at) for key, at in problems.items()])
     return source.scaled(tensors) if isinstance(source, Float8Source) else tensors
+
+
+def expected(
+    source_config: Mapping[str, Any], family: Family, config: Mapping[str, Any], spec: ModelSpec
+) -> dict[str, list[Part]]:
+    """The same from config.json alone, for weights that are not here: nothing is checked."""
+    tensors: dict[str, list[Part]] = {}
+    for wanted in _wanted_of(source_config, family, config, spec):
+        part = Part(wanted.source, wanted.place, wanted.shape)
+        tensors.setdefault(wanted.name, []).append(part)
+    return tensors
+
+
+def _wanted_of(
+    source_config: Mapping[str, Any], family: Family, config: Mapping[str, Any], spec: ModelSpec
+) -> Iterator[_Wanted]:
+    layers = spec.layers or tuple(range(config["num_hidden_layers"]))
+    said = source_config.get("tie_word_embeddings")
+    tied = bool(family.defaults["tie_word_embeddings"] if said is None else said)
+    yield from _wanted(family, config, layers, tied)
 
 
 def _wanted(

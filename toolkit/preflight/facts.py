@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.config import family_of
-from toolkit.checkpoint.convert import placed
+from toolkit.checkpoint.convert import expected, placed
 from toolkit.checkpoint.heads.combine import combine
 from toolkit.checkpoint.heads.head import Head, HeadSpec, head_of
 from toolkit.checkpoint.interfaces import Source
@@ -94,6 +94,11 @@ class Facts:
     def _place(self, role: str) -> Placed:
         if role in self.ready:
             return Placed(self.configs[role], {}, self.ready[role].ranks[0])
+        small, heads = self.small.get(role), self.head if role == "target" else None
+        if role in self.configs and small and not heads:
+            family = family_of(small.config, self.models[role])
+            parts = expected(small.config, family, self.configs[role], self.models[role])
+            return Placed(self.configs[role], parts)
         if role not in self.sources:
             raise CheckpointError(self.models[role].checkpoint, ["not fetched yet"])
         source, model, config = self.sources[role], self.models[role], self.configs[role]

@@ -13,6 +13,7 @@ import numpy as np
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.read import MATRIX, is_float
 from toolkit.checkpoint.safetensors_file import Span
+from toolkit.checkpoint.source import kind_of
 from toolkit.checkpoint.split import shard, split_of
 from toolkit.checkpoint.write import Part
 from toolkit.engine.trtllm.command import engine_flags
@@ -82,7 +83,10 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
     asked = facts.gpu is not None or facts.gpu_memory is not None
     if asked and facts.away:
         away = " and ".join(facts.away)
-        yield Finding("memory", f"not estimated, since {away} is not fetched yet", "note")
+        names = [facts.models[role].checkpoint for role in facts.away if role not in facts.small]
+        small = [f"hf download {name} config.json" for name in names if kind_of(name) == "hub"]
+        enough = f"; config.json is enough: {', '.join(small)}" if small and not facts.head else ""
+        yield Finding("memory", f"not estimated, since {away} is not fetched yet{enough}", "note")
 
 
 def budget_of(facts: Facts) -> Budget | None:
