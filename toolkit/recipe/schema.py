@@ -289,7 +289,7 @@ class TritonTensorRT(Section):
     max_queue_size: int = Field(0, ge=0, description="Requests that may wait; 0: any number.")
     max_queue_delay_microseconds: int = Field(0, ge=0)
     text_instances: int | None = Field(
-        None, ge=1, description="Processes that tokenize; null: engine.max_batch_size, at most 8."
+        None, ge=1, description="Processes that tokenize; null: engine.max_batch_size, at most 4."
     )
     cancellation_check_period_ms: int = Field(100, ge=1)
     stats_check_period_ms: int = Field(100, ge=1)

@@ -18,7 +18,7 @@ from toolkit.serving.tensorrt import launch, memory
 from toolkit.serving.tensorrt.engines import engine_models, read_engines, streams
 from toolkit.serving.tensorrt.tensors import ensemble_contract, ensemble_steps
 
-_MOST_TEXT_INSTANCES = 8
+_MOST_TEXT_INSTANCES = 4
 
 
 def layout_of(recipe: Recipe) -> Layout:
