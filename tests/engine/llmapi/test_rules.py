@@ -319,6 +319,12 @@ def test_a_section_of_llm_args_is_laid_over_ours():
     assert args["cuda_graph_config"] == {"enable_padding": True, "batch_sizes": [1, 2, 4]}
 
 
+def test_another_tokenizer_can_be_named():
+    made = recipe("ngram", pytorch={"llm_args": {"tokenizer": "org/tokenizer"}})
+    assert recipe_problems(made) == []
+    assert llm_args(made)["tokenizer"] == "org/tokenizer"
+
+
 def test_latent_attention_is_said_to_lose_block_reuse_elsewhere():
     assert "block reuse" in model_notes(recipe("mtp"), {"kv_lora_rank": 512})[0]
     assert model_notes(recipe("mtp"), {"hidden_size": 64}) == []
