@@ -66,7 +66,8 @@ _LLM_10 = frozenset({
     "disable_overlap_scheduler", "attn_backend", "guided_decoding_backend", "load_format",
     "enable_iter_perf_stats", "enable_iter_req_stats", "print_iter_log", "stream_interval",
     "enable_chunked_prefill", "enable_attention_dp", "moe_expert_parallel_size", "moe_config",
-    "scheduler_config", "speculative_config", "reasoning_parser", "quant_config", "revision", "tokenizer",
+    "scheduler_config", "speculative_config", "reasoning_parser", "quant_config",
+    "revision", "tokenizer",
 })  # fmt: skip
 _LLM_11 = _LLM_10 | {"sampler_type"}
 _LLM_12 = _LLM_11 | {"return_perf_metrics", "perf_metrics_max_requests", "context_parallel_size"}
