@@ -138,7 +138,7 @@ def test_no_memory_is_estimated_from_what_is_not_here(checked, lab):
     report, code = checked("--gpu", "h100")
     assert (code, report["memory"]) == (0, None)
     assert (
-        "memory: not estimated, since target is not fetched yet; config.json is enough: hf "
+        "memory: not estimated: target not fetched yet; config.json is enough: hf "
         "download org/model config.json"
     ) in report["notes"]
 

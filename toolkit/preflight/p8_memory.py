@@ -86,7 +86,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         names = [facts.models[role].checkpoint for role in facts.away if role not in facts.small]
         small = [f"hf download {name} config.json" for name in names if kind_of(name) == "hub"]
         enough = f"; config.json is enough: {', '.join(small)}" if small and not facts.head else ""
-        yield Finding("memory", f"not estimated, since {away} is not fetched yet{enough}", "note")
+        yield Finding("memory", f"not estimated: {away} not fetched yet{enough}", "note")
 
 
 def budget_of(facts: Facts) -> Budget | None:
