@@ -19,12 +19,12 @@ import numpy as np
 
 from toolkit.errors import CapacityError
 from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.interfaces import (
     Drafter,
     DraftRequest,
     LanguageModel,
     Proposal,
-    SpeculationStats,
     Step,
     StepOutput,
 )
@@ -36,7 +36,7 @@ from toolkit.speculation.verify import verify, verify_greedy
 __all__ = ["Chunk", "Output", "Request", "SpeculativeLoop"]
 
 
-class SpeculativeLoop:
+class SpeculativeLoop(GenerationLoop):
     """Drives one target and, unless decoding plainly, one drafter."""
 
     def __init__(
@@ -48,6 +48,7 @@ class SpeculativeLoop:
         decode: Decode | None = None,  # needed for stop strings
         max_prefill_tokens: int = 512,  # of one step: a long prompt must not stall the others
     ) -> None:
+        super().__init__()
         self._target = target
         self._drafter = drafter
         self._policy = policy
@@ -56,7 +57,6 @@ class SpeculativeLoop:
         self._waiting: deque[Active] = deque()
         self._running: list[Active] = []
         self._full = False  # KV blocks ran out: admit nobody until a request ends
-        self._stats: dict[int, SpeculationStats] = {}
         self._next_id = 0
 
     @property
@@ -95,34 +95,6 @@ class SpeculativeLoop:
         with ExitStack() as stack:  # all of them, even when a drafter cannot end one
             for state in (*self._running, *self._waiting):
                 stack.callback(self._end, state)
-
-    def stats(self, request: int) -> SpeculationStats:
-        """The counts of a request, finished or not, until `forget`."""
-        return self._stats[request]
-
-    def forget(self, request: int) -> None:
-        """Drop the counts of a finished request."""
-        self._stats.pop(request, None)
-
-    def generate(self, requests: Sequence[Request]) -> list[Output]:
-        """Run these requests to their end; nothing else may be active."""
-        if self.active:
-            raise RuntimeError("generate() would swallow the chunks of requests that are active")
-        tokens: dict[int, list[int]] = {}
-        reasons: dict[int, FinishReason] = {}
-        try:
-            for request in requests:
-                tokens[self.submit(request)] = []
-            while self.active:
-                for chunk in self.step():
-                    tokens[chunk.request] += chunk.tokens
-                    if chunk.finish_reason:
-                        reasons[chunk.request] = chunk.finish_reason
-            return [Output(tokens[id], reasons[id], self._stats[id]) for id in tokens]
-        finally:
-            self.close()
-            for id in tokens:
-                self.forget(id)
 
     def step(self) -> list[Chunk]:
         """Advance every request. An exception ends them all and leaves the loop usable."""

@@ -110,6 +110,7 @@ class FakeBindings:
         self.fail_loading: str | None = None  # role's directory name
         self.fail_request: str | None = None
         self.silent = False
+        self.iterations_per_wait = 1  # how far the engine gets before its answers are read
 
     def modules(self) -> dict[str, ModuleType]:
         package, bindings = ModuleType("tensorrt_llm"), ModuleType("tensorrt_llm.bindings")
@@ -277,8 +278,8 @@ class FakeExecutor:
         if self.bindings.silent:
             return []
         found = []
-        for name, state in list(self._states.items()):
-            while True:
+        for name, state in list(self._states.items()) * self.bindings.iterations_per_wait:
+            while name in self._states:
                 response = self._iterate(name, state)
                 if response.result.is_final:
                     del self._states[name]

@@ -48,6 +48,17 @@ def test_engines_that_draft_inside_count_the_path_not_the_tree(drafter, path_len
     assert stats.acceptance_length == 1 + 7 / 4
 
 
+def test_answers_that_waited_together_are_steps_of_their_own(opened):
+    runtime, bindings = opened("medusa")
+    bindings.iterations_per_wait = 3
+    loop = runtime.loop()
+    loop.submit(Request(PROMPT, 12))
+    sizes = []
+    while loop.active:
+        sizes += [len(chunk.tokens) for chunk in loop.step()]
+    assert sizes == [1, 4, 1, 2, 4]
+
+
 def test_plain_decoding_counts_no_drafts(opened):
     runtime, _ = opened("none")
     stats = generate(runtime).stats

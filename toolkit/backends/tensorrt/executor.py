@@ -82,6 +82,7 @@ class EngineExecutor:
         )
         self._engine, self._settings = engine, settings
         self._release = release(engine.version) or (0, 0)
+        self._arrived: list[Answer] = []
         worker = Path(str(package.__file__)).parent / "bin" / "executorWorker"
         config = _executor_config(self._api, self._release, engine, settings, worker)
         try:
@@ -141,12 +142,19 @@ class EngineExecutor:
         return int(self._executor.enqueue_request(api.Request(list(prompt), max_tokens, **words)))
 
     def wait(self) -> list[Answer]:
-        """The next answers, at least one; RunError when the engine fails or is silent."""
-        timeout = timedelta(seconds=self._settings.timeout_s)
-        answers = [self._answer(response) for response in self._executor.await_responses(timeout)]
-        if not answers:
+        """The next answers, at least one and at most one of each request: a step as loops count
+        them. RunError when the engine fails or is silent.
+        """
+        if not self._arrived:
+            timeout = timedelta(seconds=self._settings.timeout_s)
+            responses = self._executor.await_responses(timeout)
+            self._arrived = [self._answer(response) for response in responses]
+        if not self._arrived:
             raise RunError(f"{self._engine.directory}: no answer in {self._settings.timeout_s:g} s")
-        return answers
+        step: dict[int, Answer] = {}
+        later = [a for a in self._arrived if step.setdefault(a.request, a) is not a]
+        self._arrived = later
+        return list(step.values())
 
     def cancel(self, request: int) -> None:
         self._executor.cancel_request(request)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Protocol
@@ -16,8 +16,9 @@ from toolkit.backends.tensorrt.drafts import Drafts
 from toolkit.backends.tensorrt.executor import Answer, Draft, EngineExecutor
 from toolkit.errors import InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.interfaces import DraftRequest, SamplingParams, SpeculationStats
-from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
+from toolkit.speculation.request import Active, Chunk, FinishReason, Request, check
 from toolkit.speculation.stop import Decode, StopCondition
 
 
@@ -45,14 +46,14 @@ class Executor(Protocol):
     def cancel(self, request: int) -> None: ...
 
 
-class ExecutorLoop(ABC):
+class ExecutorLoop(GenerationLoop):
     """What both loops share. Not thread-safe: one thread submits, steps and cancels."""
 
     def __init__(self, target: Executor, *, decode: Decode | None = None) -> None:
+        super().__init__()
         self._target = target
         self._decode = decode
         self._running: dict[int, Active] = {}
-        self._stats: dict[int, SpeculationStats] = {}
         self._next_id = 0
 
     @property
@@ -90,33 +91,6 @@ class ExecutorLoop(ABC):
         """Cancel everything."""
         for request in list(self._running):
             self.cancel(request)
-
-    def stats(self, request: int) -> SpeculationStats:
-        """The counts of a request, finished or not, until `forget`."""
-        return self._stats[request]
-
-    def forget(self, request: int) -> None:
-        self._stats.pop(request, None)
-
-    def generate(self, requests: Sequence[Request]) -> list[Output]:
-        """Run these requests to their end; nothing else may be active."""
-        if self.active:
-            raise RuntimeError("generate() would swallow the chunks of requests that are active")
-        tokens: dict[int, list[int]] = {}
-        reasons: dict[int, FinishReason] = {}
-        try:
-            for request in requests:
-                tokens[self.submit(request)] = []
-            while self.active:
-                for chunk in self.step():
-                    tokens[chunk.request] += chunk.tokens
-                    if chunk.finish_reason:
-                        reasons[chunk.request] = chunk.finish_reason
-            return [Output(tokens[id], reasons[id], self._stats[id]) for id in tokens]
-        finally:
-            self.close()
-            for id in tokens:
-                self.forget(id)
 
     def step(self) -> list[Chunk]:
         """The next chunks. An exception ends every request and leaves the loop usable."""
