@@ -44,14 +44,16 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Start Triton on a model repository; Ctrl-C stops it."""
+    from toolkit.errors import MissingDependencyError
     from toolkit.progress import progress
     from toolkit.serving import shared_memory
     from toolkit.serving.lint import lint, raise_errors
     from toolkit.serving.lint.machine import check_machine
-    from toolkit.serving.lint.repository import read_repository
+    from toolkit.serving.lint.repository import BACKEND, read_repository
     from toolkit.serving.repository import repository_manifest
     from toolkit.serving.server import TritonServer
     from toolkit.serving.smoke import smoke
+    from toolkit.serving.tensorrt.launch import SCRIPT
 
     raise_errors(repository, lint(repository))
     raise_errors(repository, list(check_machine(repository)))
@@ -59,7 +61,14 @@ def serve(
     address = _address(manifest, host, http_port, grpc_port, metrics_port)
     if warning := shared_memory.warning():
         typer.echo(f"warning: {warning}", err=True)
-    models = list(read_repository(repository)[0].models)
+    found = read_repository(repository)[0]
+    if any(model.config.backend == BACKEND for model in found.parsed):
+        raise MissingDependencyError(
+            f"{repository}: its engines need Triton's backend {BACKEND}, which the tritonserver "
+            f"of nvidia-pytriton lacks; run {repository / SCRIPT} in NVIDIA's tritonserver "
+            "container for TensorRT-LLM (trtllm-python-py3)"
+        )
+    models = list(found.models)
     entry = manifest.get("entry")
     with _stopped_by_signals(), progress("starting Triton", len(models)) as bar:
         server = TritonServer(
