@@ -202,3 +202,19 @@ def test_engines_on_gpus_of_their_own_race_for_nothing(repository):
         parameter(model, "gpu_device_ids", gpu)(repository)
         parameter(model, "max_tokens_in_paged_kv_cache", None)(repository)
     assert not any("race" in finding.message for finding in lint(repository))
+
+
+def test_another_engine_than_the_repository_was_made_for_is_found(engines, tmp_path):
+    directory = tmp_path / "target-engine"
+    shutil.copytree(engines.engines["target"], directory)
+    manifest = directory / "manifest.json"
+    manifest.write_text(json.dumps({"digest": "a" * 32, "files": {}}))
+    built = BuiltModels(
+        engines.recipe, {**engines.engines, "target": directory}, engines.tokenizers
+    )
+    repository = write_repository(built, tmp_path / "repo")
+    assert lint(repository) == []
+    manifest.write_text(json.dumps({"digest": "b" * 32, "files": {}}))
+    [finding] = lint(repository)
+    assert "a" * 32 in finding.message
+    assert finding.file == "tensorrt_llm/config.pbtxt"
