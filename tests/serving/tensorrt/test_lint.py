@@ -218,3 +218,20 @@ def test_another_engine_than_the_repository_was_made_for_is_found(engines, tmp_p
     [finding] = lint(repository)
     assert "a" * 32 in finding.message
     assert finding.file == "tensorrt_llm/config.pbtxt"
+
+
+def test_parameters_that_a_template_left_unfilled_are_one_warning(repository):
+    parameter(TARGET, "sink_token_length", "${sink_token_length}")(repository)
+    parameter(TARGET, "num_nodes", "${num_nodes}")(repository)
+    [finding] = foreign(repository)
+    assert finding.message == "left over ${num_nodes}, ${sink_token_length}: unset"
+    assert finding.level == "warning"
+
+
+def test_an_output_that_is_declared_twice_word_for_word_is_harmless(repository):
+    def repeat(config) -> None:
+        config.output.append(config.output[0])
+
+    edit("ensemble", repeat)(repository)
+    [finding] = [f for f in lint(repository) if "declared 2 times" in f.message]
+    assert finding.level == "warning"

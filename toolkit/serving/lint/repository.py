@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -187,11 +188,20 @@ def _read_model(directory: Path, findings: list[Finding]) -> Model | None:
 
 
 def _placeholders(file: str, text: str) -> list[Finding]:
-    return [
+    """Errors, but for whole values of parameters: their readers take `"${x}"` for unset."""
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if "${" in line]
+    unset = [(n, line) for n, line in lines if re.search(r'string_value: *"\$\{\w+\}"', line)]
+    found = [
         Finding("error", file, f"left over {_placeholder(line)}", number, line.index("${") + 1)
-        for number, line in enumerate(text.splitlines(), 1)
-        if "${" in line
+        for number, line in lines
+        if (number, line) not in unset
     ]
+    if unset:
+        names = ", ".join(_placeholder(line) for _, line in unset)
+        number, line = unset[0]
+        column = line.index("${") + 1
+        found.append(Finding("warning", file, f"left over {names}: unset", number, column))
+    return found
 
 
 def _placeholder(line: str) -> str:
