@@ -85,6 +85,67 @@ def test_other_conditions_start_anew(place, tmp_path, capsys):
     assert found["settings"]["sampling"]["temperature"] == 0.7
 
 
+def test_trace_mode_predicts_everything_and_measures_little(place, tmp_path, capsys):
+    assert tune(place, tmp_path / "out", "--mode", "trace", "--k", "1..4") in (0, None)
+    said = capsys.readouterr()
+    assert "traced 6 texts in" in said.err
+    assert "to confirm" in said.err
+    assert "batch size 2, predicted for every k" in said.out
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    predicted = found["trace"]["summary"]
+    assert [cell["k"] for cell in predicted] == [0, 1, 2, 3, 4] * 2
+    # Two rounds of each batch size, at plain decoding and at two or three draft lengths.
+    assert found["rounds"]["measured"] == 4
+    for batch in (1, 2):
+        ks = {run["k"] for run in found["runs"] if run["batch_size"] == batch}
+        assert 0 in ks
+        assert len(ks) in (3, 4)
+    compared = found["trace"]["predicted_and_measured"]
+    assert len(compared) == len(found["summary"])
+    for point in compared:
+        if point["k"]:
+            assert point["acceptance_length"][0] == pytest.approx(point["acceptance_length"][1])
+    assert found["trace"]["step_times"]
+    assert "Predicted against measured" in (tmp_path / "out" / "report.html").read_text()
+
+    tune(place, tmp_path / "out", "--mode", "trace", "--k", "1..4", "--json")
+    again = json.loads(capsys.readouterr().out)
+    assert (again["trace"]["generated_tokens"], again["trace"]["outputs_cached"]) == (0, True)
+    assert again["rounds"] == {"planned": 4, "measured": 4, "resumed": 4}
+    assert again["trace"]["summary"] == predicted  # from the step times of the first run
+
+
+def test_a_log_is_traced_without_generating(place, tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    pairs = [{"prompt": text, "output": f"{text} and again {text}"} for text in TEXTS]
+    log.write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
+    short = ["--mode", "trace", "--k", "1,2", "--batch", "1", "--max-tokens", "8"]
+    assert tune(place, tmp_path / "out", *short, "--log", str(log), "--json") in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert found["trace"]["generated_tokens"] == 0
+    assert found["trace"]["prompts"] == 6
+    assert {cell["domain"] for cell in found["trace"]["summary"]} == {"log"}
+    # A random model would not have said any of this.
+    assert any("of the log's tokens" in finding["text"] for finding in found["findings"])
+
+    log.write_text('{"prompt": "a", "output": "b"}\n{"prompt": "c", "output": "dd"}\n')
+    assert tune(place, tmp_path / "out", *short, "--log", str(log)) == 2
+    assert f"{log}:1: output: one token; a trace needs two" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--mode", "trce"], "--mode trce: allowed are grid and trace; did you mean 'trace'?"),
+        (["--log", "x.jsonl"], "--log x.jsonl: only a trace reads logs; add --mode trace"),
+        (["--log", "x.jsonl", "--mode", "trace"], "--log x.jsonl: not readable"),
+    ],
+)
+def test_modes_and_logs_that_cannot_be_are_refused(place, tmp_path, capsys, options, sentence):
+    assert tune(place, tmp_path / "out", *options) == 2
+    assert sentence in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

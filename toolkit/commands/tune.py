@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
     from toolkit.measure.prompts import PromptSet
+    from toolkit.measure.trace_log import Log
     from toolkit.recipe.schema import Recipe
     from toolkit.store import Store
+    from toolkit.tuning.grid import Grid
     from toolkit.tuning.results import Results
+    from toolkit.tuning.trace_mode import TraceReport
 
 INTERRUPTED = 130
+MODES = ("grid", "trace")
 
 
 def tune(
@@ -58,6 +62,24 @@ def tune(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Default: ./spectool-results/<recipe name>."),
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="grid|trace",
+            help="grid: measure every point. trace: predict them all from one reading of the "
+            "target's outputs, and measure the best of them.",
+        ),
+    ] = "grid",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FILE.jsonl",
+            help='With --mode trace: {"prompt": ..., "output": ...} lines of real traffic instead '
+            "of prompt sets; give the sampling it was made with.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure anew what an earlier run already has.")
     ] = False,
@@ -71,6 +93,11 @@ def tune(
     Every k and plain decoding meet the same prompts in turns. Ctrl-C keeps what was measured and
     the same command goes on from there. A k above the recipe's max_draft_len may be tried; the
     tuned recipe gets the one that won.
+
+    With --mode trace the target writes each text once (kept in the store), the drafter reads it
+    once, and a dynamic program over the two gives the acceptance of every k, fixed and adaptive.
+    With measured step times that predicts TPOT; the winner of each batch size, its neighbours and
+    plain decoding are then measured on an eighth of the prompts, and only those decide.
     """
     from toolkit.backends.runtime import open_runtime
     from toolkit.measure.prompts import load_prompt_sets
@@ -92,14 +119,20 @@ def tune(
     }
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
-    sets = load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
+    traffic = _log_of(mode, log, found.tune.prompts_per_domain)
+    sets = (
+        load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
+        if traffic is None
+        else traffic.sets
+    )
     check(found, sets)
     with results_directory(out or Path("spectool-results") / found.name) as directory:
         # Built as the recipe stands: what this run measures is no business of the next command.
         built = replace(_build(original, where, offline_or_environment(offline)), recipe=found)
         runtime = open_runtime(replace(built, recipe=for_every_k(found)), threads=threads)
         identity = identify(built, threads=threads)
-        results = _measure(found, sets, runtime, identity, directory, fresh=fresh)
+        work = _Work(found, sets, runtime, identity, directory, fresh)
+        results = work.grid() if mode == "grid" else work.trace(where, traffic)
         if results is not None:
             _say(results, original, directory, as_json)
         if results is None or results.outcome.interrupted:
@@ -137,41 +170,102 @@ def _build(recipe: Recipe, store: Store, offline: bool | None) -> BuiltModels:
     return build(make_plan(recipe, store), store, offline=offline, report=report)
 
 
-def _measure(
-    recipe: Recipe,
-    sets: Sequence[PromptSet],
-    runtime: Runtime,
-    identity: dict[str, Any],
-    directory: Path,
-    *,
-    fresh: bool,
-) -> Results | None:
-    """Everything measured so far, evaluated; None when there is nothing."""
-    from toolkit.provenance import provenance
-    from toolkit.tuning.journal import Journal
-    from toolkit.tuning.results import evaluate
-    from toolkit.tuning.session import measure
-    from toolkit.tuning.setup import conditions, make_grid, warm_up_prompt
+def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
+    """What --log names, after checking that the two options go together."""
+    from toolkit.errors import InputError, did_you_mean
+    from toolkit.measure.trace_log import load_log
 
-    grid = make_grid(recipe, sets, runtime.tokenizer)
-    journal = Journal(directory, identity)
-    if fresh:
-        journal.clear()
-    loop = runtime.loop(
-        draft_len=max(grid.ks),
-        max_prefill_tokens=recipe.engine.max_num_tokens or sys.maxsize,  # a group at once
-    )
-    outcome = measure(
-        loop,
-        grid,
-        conditions(recipe, frozenset(runtime.tokenizer.eos_ids)),
-        journal,
-        warm_up_prompt=warm_up_prompt(runtime.tokenizer),
-        log=_log,
-    )
-    if not outcome.rounds:
+    if mode not in MODES:
+        raise InputError(
+            f"--mode {mode}: allowed are {' and '.join(MODES)}{did_you_mean(mode, MODES)}"
+        )
+    if log is None:
         return None
-    return evaluate(recipe, grid, outcome, journal.settings, provenance())
+    if mode != "trace":
+        raise InputError(f"--log {log}: only a trace reads logs; add --mode trace")
+    return load_log(log, limit=limit)
+
+
+@dataclass
+class _Work:
+    """Everything measured so far, evaluated; None when there is nothing."""
+
+    recipe: Recipe
+    sets: Sequence[PromptSet]
+    runtime: Runtime
+    identity: dict[str, Any]
+    directory: Path
+    fresh: bool
+
+    def grid(self) -> Results | None:
+        """Every point."""
+        from toolkit.tuning.setup import make_grid
+
+        return self._measure(make_grid(self.recipe, self.sets, self.runtime.tokenizer))
+
+    def trace(self, store: Store, log: Log | None) -> Results | None:
+        """The points that a trace says are worth it."""
+        from toolkit.tuning.setup import make_grid
+        from toolkit.tuning.trace_mode import predict, require_logits, step_times, trace
+
+        require_logits(self.runtime)
+        grid = make_grid(self.recipe, self.sets, self.runtime.tokenizer)
+        engine = {
+            "engine": self.identity["engines"]["target"],
+            "tokenizer": self.identity["tokenizer"],
+            "backend": self.identity["backend"],
+        }
+        traced = trace(self.recipe, grid, self.runtime, engine, store, log)
+        _log(
+            f"traced {len(traced.texts)} texts in {sum(traced.seconds.values()):.1f} s "
+            f"({traced.generated_tokens} tokens generated{_cached(traced.cached)})"
+        )
+        times = step_times(
+            grid,
+            self.runtime,
+            self.recipe.tune.sampling,
+            traced,
+            self.directory,
+            self.identity,
+            fresh=self.fresh,
+        )
+        report, confirm = predict(self.recipe, grid, traced, times, log)
+        for batch, lengths in confirm.at.items():
+            _log(f"batch {batch}: measuring k = {', '.join(map(str, lengths))} to confirm")
+        at = {str(batch): list(lengths) for batch, lengths in confirm.at.items()}
+        self.identity |= {"mode": "trace", "confirm": at}
+        return self._measure(confirm, report)
+
+    def _measure(self, grid: Grid, report: TraceReport | None = None) -> Results | None:
+        from toolkit.provenance import provenance
+        from toolkit.tuning.journal import Journal
+        from toolkit.tuning.results import evaluate
+        from toolkit.tuning.session import measure
+        from toolkit.tuning.setup import conditions, warm_up_prompt
+
+        recipe, tokenizer = self.recipe, self.runtime.tokenizer
+        journal = Journal(self.directory, self.identity)
+        if self.fresh:
+            journal.clear()
+        loop = self.runtime.loop(
+            draft_len=max(grid.ks),
+            max_prefill_tokens=recipe.engine.max_num_tokens or sys.maxsize,  # a group at once
+        )
+        outcome = measure(
+            loop,
+            grid,
+            conditions(recipe, frozenset(tokenizer.eos_ids)),
+            journal,
+            warm_up_prompt=warm_up_prompt(tokenizer),
+            log=_log,
+        )
+        if not outcome.rounds:
+            return None
+        return evaluate(recipe, grid, outcome, journal.settings, provenance(), report)
+
+
+def _cached(cached: bool) -> str:
+    return "; they were in the store" if cached else ""
 
 
 def _log(line: str) -> None:
@@ -185,6 +279,7 @@ def _say(results: Results, original: Recipe, directory: Path, as_json: bool) -> 
     from toolkit.tuning.output import write_results
     from toolkit.tuning.results import document
     from toolkit.tuning.table import print_tables
+    from toolkit.tuning.trace_table import print_trace_tables
 
     outcome = results.outcome
     files = write_results(directory, results, original)
@@ -202,6 +297,8 @@ def _say(results: Results, original: Recipe, directory: Path, as_json: bool) -> 
         paths = {name: str(path) for name, path in files.items()}
         print(json.dumps({**document(results, whole=False), "files": paths}, allow_nan=False))
         return
+    if results.trace:
+        print_trace_tables(results.trace, results.cells)
     print_tables(results)
     for finding in results.findings:
         print(f"{finding.level}: {finding.text}")

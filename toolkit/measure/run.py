@@ -110,16 +110,19 @@ def measure_group(
     )
 
 
+def sampling_of(prompt: EncodedPrompt, sampling: Sampling) -> SamplingParams:
+    """With a seed of its own for each prompt, the same for every k."""
+    seed = ((sampling.seed or 0) + crc32(f"{prompt.domain}/{prompt.id}".encode())) % 2**63
+    return SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, seed)
+
+
 def _request(prompt: EncodedPrompt, k: int, conditions: Conditions) -> Request:
     # Others may take max_tokens steps while this one emits k + 1 in each: let it run so long.
     # Stop tokens stay unknown to the loop for the same reason.
-    sampling = conditions.sampling
-    # A seed of its own for each prompt, the same for every k.
-    seed = ((sampling.seed or 0) + crc32(f"{prompt.domain}/{prompt.id}".encode())) % 2**63
     return Request(
         prompt=prompt.tokens,
         max_tokens=(conditions.max_tokens + 1) * (k + 1),
-        sampling=SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, seed),
+        sampling=sampling_of(prompt, conditions.sampling),
         draft_len=k,
     )
 

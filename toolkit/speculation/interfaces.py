@@ -15,10 +15,12 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.errors import InputError
 from toolkit.recipe.schema import ModelSpec, Speculation
 from toolkit.speculation.llmapi import LlmApiSide
 from toolkit.speculation.migration import MigrationSide
 from toolkit.speculation.tensorrt import TensorrtSide
+from toolkit.speculation.trace import DraftTrace, TracedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
+_TRACED = -1  # the sequence of a trace: no loop numbers one so
+
+
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
     """One sequence that wants a proposal now."""
@@ -144,6 +149,35 @@ class Drafter(TensorrtSide, MigrationSide, LlmApiSide, ABC):
 
     def end(self, seq: int) -> None:
         """The sequence is over; forget it."""
+
+    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+        """How often drafts of up to `depth` tokens would stand, from every start in `text`.
+
+        By default a replay: propose at every token of the text and compare. That is exact for
+        drafters that leave nothing to chance; one that draws its tokens answers for itself.
+        """
+        starts = len(text.output) - 1
+        accept, offered = np.zeros((starts, depth)), np.zeros(starts, dtype=np.int64)
+        self.begin(_TRACED, text.prompt)
+        try:
+            tokens = [*text.prompt, text.output[0]]
+            for start, following in enumerate(text.output[1:]):
+                request = DraftRequest(_TRACED, tokens, depth, text.sampling)
+                [proposal] = self.propose([request])
+                if proposal.probs is not None:
+                    raise InputError(
+                        f"{type(self).__name__} draws its drafts by chance and has no trace of its "
+                        "own; trace it greedily (--temperature 0), or use --mode grid"
+                    )
+                true = text.output[start + 1 :]
+                offered[start] = len(proposal.tokens)
+                for place, (token, wanted) in enumerate(zip(proposal.tokens, true, strict=False)):
+                    accept[start, place] = token == wanted
+                tokens.append(following)
+                self.accept(_TRACED, [following], 0)
+            return DraftTrace(accept, offered)
+        finally:
+            self.end(_TRACED)
 
 
 @dataclass(slots=True)

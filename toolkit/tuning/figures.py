@@ -10,6 +10,7 @@ from toolkit.optional import require
 from toolkit.tuning.choose import Choice
 from toolkit.tuning.results import Results
 from toolkit.tuning.summary import Cell
+from toolkit.tuning.trace_mode import TraceReport, pairs
 
 NS_PER_MS = 1_000_000
 # Okabe and Ito: told apart by colour-blind readers and in grey print; black is all domains.
@@ -20,7 +21,7 @@ FONT = {"family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-se
 
 def figures(results: Results) -> list[tuple[str, str, Any]]:
     """(title, how to read it, figure) in the order of the report."""
-    return [
+    shown = [
         (
             "Speed-up against batch size",
             "The best draft length of each domain at each batch size, against plain decoding of "
@@ -43,6 +44,17 @@ def figures(results: Results) -> list[tuple[str, str, Any]]:
             _acceptance(results),
         ),
     ]
+    if results.trace:
+        shown.append(
+            (
+                "Predicted against measured",
+                "TPOT p50 at each draft length: lines as predicted from the trace for all prompts, "
+                "crosses as predicted for the prompts of the confirming rounds, dots as measured "
+                "in them. Length 0 is plain decoding.",
+                _predicted(results, results.trace),
+            )
+        )
+    return shown
 
 
 def _domains(results: Results) -> list[str]:
@@ -191,6 +203,49 @@ def _acceptance(results: Results) -> Any:
     figure.update_yaxes(range=[0, 1.03], tickformat=".0%")
     figure.update_yaxes(title="accepted", col=1)
     return _dress(figure, 420)
+
+
+def _predicted(results: Results, trace: TraceReport) -> Any:
+    subplots = require("plotly.subplots", extra="report", why="report.html")
+    domains = list(dict.fromkeys(cell.domain for cell in trace.predicted))
+    batches = sorted({cell.batch_size for cell in trace.predicted})
+    figure = subplots.make_subplots(
+        cols=len(batches),
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        subplot_titles=[f"batch size {batch}" for batch in batches],
+    )
+    compared = pairs(trace.again, results.cells)
+    for column, batch in enumerate(batches, 1):
+        for domain in domains:
+            look = _look(domain, domains)
+            line = [c for c in trace.predicted if (c.batch_size, c.domain) == (batch, domain)]
+            both = [p for p in compared if (p[0].batch_size, p[0].domain) == (batch, domain)]
+            figure.add_scatter(
+                x=[cell.k for cell in line],
+                y=[_ms(cell.tpot_p50_ns) for cell in line],
+                mode="lines",
+                showlegend=column == 1,
+                hovertemplate="predicted, k = %{x}: %{y:.2f} ms",
+                row=1,
+                col=column,
+                **{**look, "marker": None},
+            )
+            for place, (name, symbol) in enumerate((("predicted", "x"), ("measured", "circle"))):
+                figure.add_scatter(
+                    x=[pair[place].k for pair in both],
+                    y=[_ms(pair[place].tpot_p50_ns) for pair in both],
+                    mode="markers",
+                    showlegend=False,
+                    hovertemplate=f"{name} in the same rounds, k = %{{x}}: %{{y:.2f}} ms",
+                    row=1,
+                    col=column,
+                    **{**look, "line": None, "marker": {**look["marker"], "symbol": symbol}},
+                )
+    figure.update_xaxes(title="draft length k", dtick=1)
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(title="TPOT p50 (ms per token)", col=1)
+    return _dress(figure, 460)
 
 
 def _bars(intervals: Sequence[Any], unit: float) -> dict[str, Any]:

@@ -62,10 +62,14 @@ class Grid:
                     timed.append((when, Round(domain, batch, tuple(starts[index]))))
         return [round for _, round in sorted(timed, key=lambda pair: pair[0])]
 
+    def lengths(self, batch: int) -> tuple[int, ...]:
+        """The draft lengths that are measured at one batch size."""
+        return self.ks
+
     def order(self, round: Round) -> list[int]:
         """Plain decoding and every k, shuffled for this round."""
         rng = np.random.default_rng([self.seed, int(round.key, 16)])
-        return [int(k) for k in rng.permutation([PLAIN, *self.ks])]
+        return [int(k) for k in rng.permutation([PLAIN, *self.lengths(round.batch_size)])]
 
     def left_over(self, domain: str, batch: int) -> int:
         """Prompts that do not fill a last group, and so stay out."""
@@ -94,7 +98,7 @@ def warm_up(loop: Loop, grid: Grid, prompt: EncodedPrompt, conditions: Condition
         stop_tokens=conditions.stop_tokens,
     )
     for batch in grid.batches:
-        for k in (PLAIN, *grid.ks):
+        for k in (PLAIN, *grid.lengths(batch)):
             measure_group(loop, [prompt] * batch, k=k, round="warm-up", conditions=short)
 
 

@@ -11,6 +11,7 @@ from toolkit.optional import require
 from toolkit.tuning.figures import figures
 from toolkit.tuning.results import Results
 from toolkit.tuning.table import COLUMNS, rows
+from toolkit.tuning.trace_table import TRACE_COLUMNS, trace_rows
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif;
@@ -131,6 +132,14 @@ def _tables(results: Results) -> Iterable[str]:
         choices = [choice for choice in results.choices if choice.batch_size == batch]
         table = _table(COLUMNS, rows(cells, choices), "numbers")
         yield f"<section><h2>All numbers, batch size {batch}</h2>{table}</section>"
+        if results.trace:
+            lines = trace_rows(results.trace, results.cells, batch)
+            table = _table(TRACE_COLUMNS, lines, "numbers")
+            yield (
+                f"<section><h2>Predicted from the trace, batch size {batch}</h2>"
+                '<p class="note">Over all prompts; the last three columns compare TPOT in ms over '
+                f"the confirming rounds alone.</p>{table}</section>"
+            )
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]], kind: str) -> str:

@@ -19,6 +19,8 @@ from toolkit.tuning.findings import Evidence, Finding, find
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.session import Outcome
 from toolkit.tuning.summary import Cell, summarise
+from toolkit.tuning.trace_findings import trace_findings
+from toolkit.tuning.trace_mode import TraceReport
 
 SCHEMA = "spectool.tune/1"
 
@@ -34,6 +36,7 @@ class Results:
     cells: Sequence[Cell]
     choices: Sequence[Choice]
     findings: Sequence[Finding]
+    trace: TraceReport | None = None  # --mode trace: what was predicted
 
     @property
     def records(self) -> list[RequestRecord]:
@@ -60,7 +63,7 @@ class Results:
 
 def evaluate(
     recipe: Recipe, grid: Grid, outcome: Outcome, settings: Mapping[str, Any],
-    versions: Mapping[str, Any],
+    versions: Mapping[str, Any], trace: TraceReport | None = None,
 ) -> Results:  # fmt: skip
     """Summarise, choose, and look for what could fool the reader."""
     cells = summarise(
@@ -71,8 +74,10 @@ def evaluate(
         objective=recipe.tune.objective,
         seed=grid.seed,
     )
-    results = Results(recipe, outcome, settings, versions, cells, choose(cells), ())
+    results = Results(recipe, outcome, settings, versions, cells, choose(cells), (), trace)
     found = find(Evidence(cells, results.records, grid))
+    if trace:
+        found = sorted([*found, *trace_findings(trace, cells)], key=lambda finding: finding.level)
     return replace(results, findings=found)
 
 
@@ -96,6 +101,8 @@ def document(results: Results, *, whole: bool) -> dict[str, Any]:
         "settings": dict(results.settings),
         "versions": dict(results.versions),
     }
+    if results.trace:
+        found["trace"] = results.trace.document(results.cells)
     if whole:
         runs = [run for runs in outcome.rounds.values() for run in runs]
         found["runs"] = [

@@ -59,7 +59,7 @@ def summarise(
     objective: Objective,
     seed: int = 0,
 ) -> list[Cell]:
-    """Every point that has at least one round; the pool of all domains comes last."""
+    """Every point that was measured in all its rounds; the pool of all domains comes last."""
     paired = _pair(rounds.values())
     pools = [(domain, [domain]) for domain in domains]
     if len(domains) > 1:
@@ -78,6 +78,7 @@ def summarise(
         for name, members in pools
         if all((batch, domain) in paired for domain in members)
         for k in (PLAIN, *ks)
+        if all(k in round for domain in members for round in paired[batch, domain])
     ]
 
 

@@ -75,30 +75,35 @@ def milliseconds(nanoseconds: float | None) -> str:
 
 
 def print_tables(results: Results) -> None:
-    """Colours and rules on a terminal, plain columns into a pipe."""
+    """One table per batch size."""
+    for batch in sorted({cell.batch_size for cell in results.cells}):
+        cells = [cell for cell in results.cells if cell.batch_size == batch]
+        choices = [choice for choice in results.choices if choice.batch_size == batch]
+        print_table(f"batch size {batch}", _HEADS, rows(cells, choices))
+
+
+def print_table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, ...]]) -> None:
+    """Colours and rules on a terminal, plain columns into a pipe; a domain opens a section."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     terminal = sys.stdout.isatty()
     console = Console(highlight=False, width=None if terminal else 120)
-    for batch in sorted({cell.batch_size for cell in results.cells}):
-        table = Table(
-            box=box.SIMPLE_HEAD if terminal else None,
-            title=f"batch size {batch}",
-            title_justify="left",
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-        )
-        for name in _HEADS:
-            left = name in ("domain", "")
-            table.add_column(name, justify="left" if left else "right", no_wrap=True)
-        cells = [cell for cell in results.cells if cell.batch_size == batch]
-        choices = [choice for choice in results.choices if choice.batch_size == batch]
-        for line in rows(cells, choices):
-            style = {"best": "bold green", "off": "yellow"}.get(line[-1])
-            if line[0] and table.row_count:
-                table.add_section()
-            table.add_row(*line, style=style)
-        console.print(table)
-        console.print()
+    table = Table(
+        box=box.SIMPLE_HEAD if terminal else None,
+        title=title,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for name in heads:
+        left = name in ("domain", "")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for line in lines:
+        style = {"best": "bold green", "off": "yellow"}.get(line[-1])
+        if line[0] and table.row_count:
+            table.add_section()
+        table.add_row(*line, style=style)
+    console.print(table)
+    console.print()

@@ -15,7 +15,9 @@ from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel,
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.migration import NGRAM_COSTS, Change
 from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
+from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
+from toolkit.speculation.trace import DraftTrace, TracedText, by_position, chance_to_stand
 
 _PREFILL_CHUNK = 512
 
@@ -198,6 +200,25 @@ class DraftTargetDrafter(Drafter):
         self._proposed_at.pop(seq, None)
         if seq in self._slots:
             self._draft.close(self._slots.pop(seq))
+
+    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+        """One reading of the text: what the draft says at a token does not depend on the start."""
+        starts, prompt = len(text.output) - 1, len(text.prompt)
+        room = self._draft.max_seq_len - prompt - 1 - np.arange(starts)  # as in `_room`
+        offered = np.clip(room, 0, depth) if prompt < self._draft.max_seq_len else room * 0
+        stands = np.zeros(starts)
+        readable = int(np.count_nonzero(offered))
+        if readable:
+            # One more token than has a start: the last start may draft up to the end of the cache.
+            reach = min(starts, self._draft.max_seq_len - prompt)
+            output = text.output[: reach + 1]
+            probs = true_token_probs(
+                self._draft, text.prompt, output, text.sampling, self._vocab_size
+            )[1:]
+            if text.target_probs is not None:
+                probs = chance_to_stand(probs, text.target_probs[1 : reach + 1])
+            stands[:reach] = probs
+        return DraftTrace(by_position(stands, depth), offered)
 
 
 def _padded(config: Mapping[str, Any]) -> int:

@@ -1,0 +1,138 @@
+"""Trace mode against the exhaustive grid: python bench/trace.py [--recipe smollm2/135m_ngram]
+
+Both tune the same recipe over the same points, one after the other, each in a process of its own
+and from nothing but built engines. Printed are the tokens that were generated, wall times, what
+each chose, how far the trace's choice lies from the grid's best TPOT, and how many of the grid's
+points were predicted within 10 %. The last line of --json is one document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WITHIN = 0.10
+
+
+def main() -> int:
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="bench-trace-") as area:
+        _spectool("build", options.recipe, *_settings(options), store=options.store)
+        found = {mode: _tune(options, mode, Path(area) / mode) for mode in ("trace", "grid")}
+    result = {**compare(found["trace"], found["grid"]), "recipe": options.recipe}
+    print(json.dumps(result) if options.json else table(result))
+    return 0
+
+
+def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
+    """Costs side by side, and how good predictions and choices were by the grid's measure."""
+    tpots = {_point(c): c["tpot_p50_ns"] for c in grid["summary"]}
+    lengths = {_point(c): c["acceptance_length"] for c in grid["summary"] if c["k"]}
+    predicted = {_point(c): c for c in trace["trace"]["summary"]}
+    errors = [predicted[point]["tpot_p50_ns"] / ns - 1 for point, ns in tpots.items()]
+    drift = [predicted[point]["acceptance_length"] / al - 1 for point, al in lengths.items()]
+    return {
+        "tokens": {"trace": _tokens(trace), "grid": _tokens(grid)},
+        "seconds": {"trace": trace["wall_s"], "grid": grid["wall_s"]},
+        "choices": [
+            _choice(batch, tpots, trace, grid) for batch in sorted({batch for batch, _, _ in tpots})
+        ],
+        "tpot_within_10_percent": sum(abs(e) <= WITHIN for e in errors) / len(errors),
+        "worst_tpot_error": max(errors, key=abs),
+        "worst_acceptance_length_error": max(drift, key=abs),
+    }
+
+
+def _choice(
+    batch: int, tpots: dict[Any, float], trace: dict[str, Any], grid: dict[str, Any]
+) -> dict[str, Any]:
+    pool = "all" if any(domain == "all" for _, domain, _ in tpots) else next(iter(tpots))[1]
+    here = {k: ns for (b, domain, k), ns in tpots.items() if (b, domain) == (batch, pool)}
+    chosen = {
+        name: next(
+            c["k"] for c in run["choices"] if (c["batch_size"], c["domain"]) == (batch, pool)
+        )
+        for name, run in (("trace", trace), ("predicted", trace["trace"]), ("grid", grid))
+    }
+    best = min(here, key=lambda k: here[k])
+    return {
+        "batch": batch,
+        **chosen,
+        "fastest_in_grid": best,
+        "tpot_above_fastest": here[chosen["trace"]] / here[best] - 1,
+    }
+
+
+def _point(cell: dict[str, Any]) -> tuple[int, str, int]:
+    return cell["batch_size"], cell["domain"], cell["k"]
+
+
+def _tokens(run: dict[str, Any]) -> int:
+    confirmed = sum(each["emitted_tokens"] for each in run["runs"])
+    return int(confirmed + run.get("trace", {}).get("generated_tokens", 0))
+
+
+def _tune(options: argparse.Namespace, mode: str, out: Path) -> dict[str, Any]:
+    # Outputs of an earlier run in the store would flatter the trace: a seed of its own.
+    seed = str(time.time_ns() % 2**31)
+    points = ["--k", options.k, "--batch", options.batch, "--max-tokens", options.max_tokens]
+    prompts = ["--prompts-per-domain", options.prompts_per_domain, "--seed", seed]
+    sampling = ["--temperature", options.temperature]
+    started = time.monotonic()
+    _spectool(
+        "tune", options.recipe, "--mode", mode, "--out", str(out), *points, *prompts, *sampling,
+        *_settings(options), store=options.store,
+    )  # fmt: skip
+    wall = round(time.monotonic() - started, 1)
+    return {**json.loads((out / "results.json").read_text()), "wall_s": wall}
+
+
+def _spectool(*arguments: str, store: str | None) -> None:
+    where = ["--store", store] if store else []
+    command = [sys.executable, "-m", "toolkit.cli", *arguments, *where]
+    subprocess.run(command, check=True, stdout=sys.stderr, cwd=Path(__file__).parents[1])
+
+
+def _settings(options: argparse.Namespace) -> list[str]:
+    return [word for value in options.set for word in ("--set", value)]
+
+
+def table(result: dict[str, Any]) -> str:
+    """The comparison for people."""
+    lines = []
+    for what in ("tokens", "seconds"):
+        trace, grid = result[what]["trace"], result[what]["grid"]
+        lines.append(f"{what:<10}trace {trace:>9}   grid {grid:>9}   {grid / trace:5.1f} times")
+    for c in result["choices"]:
+        lines.append(
+            f"batch {c['batch']}: trace chose k = {c['trace']} (predicted {c['predicted']}), grid "
+            f"{c['grid']}; fastest {c['fastest_in_grid']}; off by {c['tpot_above_fastest']:.1%}"
+        )
+    lines.append(f"TPOT predicted within 10 %: {result['tpot_within_10_percent']:.0%} of points")
+    lines.append(f"worst TPOT error {result['worst_tpot_error']:+.1%}")
+    lines.append(f"worst acceptance_length error {result['worst_acceptance_length_error']:+.1%}")
+    return "\n".join(lines)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recipe", default="smollm2/135m_ngram")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--store", default=None)
+    parser.add_argument("--k", default="1..8")
+    parser.add_argument("--batch", default="1,2,4,8")
+    parser.add_argument("--max-tokens", default="64")
+    parser.add_argument("--prompts-per-domain", default="24")
+    parser.add_argument("--temperature", default="0")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

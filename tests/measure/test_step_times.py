@@ -1,0 +1,75 @@
+"""Step times on models whose every pass takes a time that was written down."""
+
+import pytest
+
+from tests.measure.fake_loop import MS, FakeClock
+from tests.speculation.table_model import FakeTableModel, random_table
+from toolkit.measure.step_times import StepTime, StepTimes, draft_lengths, measure_steps
+from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
+from toolkit.speculation.drafters.ngram import NGramDrafter
+from toolkit.speculation.interfaces import SamplingParams
+
+
+class FakeSlowModel(FakeTableModel):
+    """A pass takes `base` ms, and `each` ms for every token it reads."""
+
+    def __init__(self, clock, base, each):
+        super().__init__(random_table(0, 5))
+        self.clock, self.base, self.each = clock, base, each
+
+    def forward(self, steps):
+        self.clock.pass_ms(self.base + self.each * sum(len(step.tokens) for step in steps))
+        return super().forward(steps)
+
+
+def measured(drafter, clock, batches=(1, 2), longest=4):
+    target = FakeSlowModel(clock, 20, 1)
+    return measure_steps(
+        target,
+        lambda: drafter,
+        text=[1, 2, 3, 4, 0],
+        batches=batches,
+        longest=longest,
+        contexts=(8, 40),
+        sampling=SamplingParams(),
+        clock=clock,
+    )
+
+
+@pytest.mark.parametrize(
+    ("longest", "lengths"), [(1, [0, 1]), (4, [0, 1, 2, 4]), (6, [0, 1, 2, 4, 6])]
+)
+def test_none_the_powers_of_two_and_the_longest_are_measured(longest, lengths):
+    assert draft_lengths(longest) == lengths
+
+
+def test_lookup_that_finds_nothing_is_timed_at_the_length_that_was_asked_for():
+    times = measured(NGramDrafter(8, 8), FakeClock())
+    # 20 ms and 1 ms for each of batch x (1 + k) tokens; lookup takes no time on this clock.
+    for batch in (1, 2):
+        for k in (0, 1, 2, 3, 4):
+            assert times.at(batch, k, 20) == pytest.approx((20 + batch * (1 + k)) * MS)
+    assert times.at(1, 1.5, 20) == pytest.approx(22.5 * MS)
+    assert all(point.draft_ns == point.overhead_ns == point.spread == 0 for point in times.points)
+
+
+def test_drafting_is_told_from_verifying():
+    clock = FakeClock()
+    times = measured(DraftTargetDrafter(FakeSlowModel(clock, 3, 0)), clock, batches=(2,))
+    for point in times.points:
+        assert point.draft_ns == 3 * MS * point.drafted  # a pass of the draft for each token
+        assert point.verify_ns == (20 + 2 * (1 + point.drafted)) * MS
+        assert point.total_ns == point.draft_ns + point.verify_ns
+    # Two prompts of 8 and of 40 tokens: 36 and 100 ms, and 6 ms that the draft reads them in.
+    assert times.prefill_ns[2] == pytest.approx((42 / 16 + 106 / 80) / 2 * MS, rel=0.3)
+
+
+def point(context, total, drafted=0):
+    return StepTime(1, drafted, context, 3, total, 0.0, 0.0, total, 0.0)
+
+
+def test_a_longer_context_takes_longer_and_never_less():
+    times = StepTimes((point(100, 10.0), point(300, 14.0)), {1: 1.0})
+    assert [times.at(1, 0, c) for c in (100, 200, 300, 400)] == [10, 12, 14, 16]
+    noise = StepTimes((point(100, 14.0), point(300, 10.0)), {1: 1.0})
+    assert [noise.at(1, 0, c) for c in (100, 300)] == [12, 12]

@@ -1,0 +1,128 @@
+"""The target's own outputs, generated once and kept in the store: every trace starts from them.
+
+outputs/<digest>/outputs.jsonl    a line per prompt: {"tokens": [...], "finish": "length",
+                                  "probs": [...]}; probs: the target's, null when greedy
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.measure.run import EncodedPrompt, sampling_of
+from toolkit.recipe.schema import Sampling
+from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.interfaces import LanguageModel, SamplingParams
+from toolkit.speculation.request import Request
+from toolkit.speculation.teacher_forced import true_token_probs
+from toolkit.speculation.trace import TracedText
+from toolkit.store import Store
+
+OUTPUTS_VERSION = 1
+_FILE = "outputs.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the outputs depend on, apart from the prompts."""
+
+    engine: Mapping[str, Any]  # digests of the target's engine and tokenizer, and the backend
+    sampling: Sampling
+    max_tokens: int
+    stop_tokens: frozenset[int]
+
+    def spec(self, prompts: Sequence[EncodedPrompt]) -> dict[str, Any]:
+        """What the store's digest is taken over. Seeds come from domains and ids."""
+        return {
+            "outputs_version": OUTPUTS_VERSION,
+            **self.engine,
+            "sampling": self.sampling.model_dump(mode="json"),
+            "max_tokens": self.max_tokens,
+            "stop_tokens": sorted(self.stop_tokens),
+            "prompts": [[p.domain, p.id, list(p.tokens)] for p in prompts],
+        }
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Texts in the prompts' order."""
+
+    texts: list[TracedText]
+    cached: bool
+    generated_tokens: int  # 0 when cached
+
+
+def target_outputs(
+    target: LanguageModel,
+    loop: Callable[[], GenerationLoop],  # decodes plainly
+    prompts: Sequence[EncodedPrompt],
+    wanted: Wanted,
+    store: Store,
+    *,
+    batch: int,
+    advance: Callable[[float], None] = lambda prompts: None,
+) -> Outputs:
+    """From the store, or generated now in batches; the longest prompts together."""
+
+    def build(directory: Path) -> None:
+        lines = _generate(target, loop(), prompts, wanted, batch, advance)
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (directory / _FILE).write_text(text, encoding="utf-8")
+
+    entry = store.publish("outputs", wanted.spec(prompts), build)
+    lines = [json.loads(line) for line in (entry.path / _FILE).read_text("utf-8").splitlines()]
+    texts = [
+        TracedText(
+            prompt.tokens,
+            tuple(line["tokens"]),
+            sampling_of(prompt, wanted.sampling),
+            None if line["probs"] is None else np.array(line["probs"]),
+        )
+        for prompt, line in zip(prompts, lines, strict=True)
+    ]
+    made = 0 if entry.cached else sum(len(text.output) for text in texts)
+    return Outputs(texts, entry.cached, made)
+
+
+def _generate(
+    target: LanguageModel,
+    loop: GenerationLoop,
+    prompts: Sequence[EncodedPrompt],
+    wanted: Wanted,
+    batch: int,
+    advance: Callable[[float], None],
+) -> Iterator[dict[str, Any]]:
+    """One entry per prompt, in order."""
+    lines: dict[int, dict[str, Any]] = {}
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place].tokens))
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        requests = [_request(prompts[place], wanted) for place in places]
+        for place, request, output in zip(places, requests, loop.generate(requests), strict=True):
+            probs = _probs(target, request.prompt, output.tokens, request.sampling)
+            lines[place] = {"tokens": output.tokens, "finish": output.finish_reason, "probs": probs}
+        advance(len(places))
+    return (lines[place] for place in range(len(prompts)))
+
+
+def _request(prompt: EncodedPrompt, wanted: Wanted) -> Request:
+    return Request(
+        prompt.tokens,
+        wanted.max_tokens,
+        sampling_of(prompt, wanted.sampling),
+        stop_tokens=wanted.stop_tokens,
+        draft_len=0,
+    )
+
+
+def _probs(
+    target: LanguageModel, prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+) -> list[float] | None:
+    if sampling.greedy:
+        return None
+    return [float(p) for p in true_token_probs(target, prompt, output, sampling)]

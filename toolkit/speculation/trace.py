@@ -1,0 +1,60 @@
+"""What a trace asks of a drafter: how often its drafts would stand over a text that is known.
+
+The text is the target's own. Under speculative sampling a token at a draft slot was an accepted
+draft with probability min(1, q(y) / p(y)), whatever happened at the other slots; greedy decoding is
+the special case [the draft's choice = y]. So one reading of the text tells what every draft length
+would have done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from toolkit.speculation.interfaces import SamplingParams
+
+
+@dataclass(frozen=True)
+class TracedText:
+    """A prompt and what the target answered."""
+
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]  # [T], T >= 2; the first token comes from prefill
+    sampling: SamplingParams
+    # [T] the target's probability of each output token; None: greedy.
+    target_probs: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class DraftTrace:
+    """What becomes of a draft from every place where a verify step may start.
+
+    N = T - 1 starts; the draft from start i begins at output token i + 1.
+    """
+
+    accept: NDArray[np.float64]  # [N, D] P(depth d stands | all before it stood); 0 past the end
+    offered: NDArray[np.int64]  # [N] tokens drafted there when D are asked for
+
+
+def by_position(
+    accept: NDArray[np.float64],  # [N] P(a draft of output token i + 1 stands), from any start
+    depth: int,
+) -> NDArray[np.float64]:  # [N, D]
+    """The chances of every start, where a draft does not depend on where it started."""
+    padded = np.concatenate([accept, np.zeros(depth - 1)])
+    return sliding_window_view(padded, depth).copy()
+
+
+def chance_to_stand(
+    drafted: NDArray[np.float64],  # [N] q: the draft's probability of the true token
+    target: NDArray[np.float64],  # [N] p: the target's
+) -> NDArray[np.float64]:  # [N]
+    """min(1, q / p); rounding may leave p at 0, and then any q above it stands."""
+    stands = (drafted >= target) & (drafted > 0)
+    ratio = np.divide(drafted, target, out=np.zeros_like(drafted), where=target > 0)
+    return np.where(stands, 1.0, ratio)

@@ -1,0 +1,310 @@
+"""`--mode trace`: read the target's text once, predict every draft length, measure only the best.
+
+Texts come from the store, from the target (generated once) or from a log. Each drafter's trace of
+them and a table of step times predict the whole surface; then real paired rounds over a share of
+the prompts confirm the winner of each batch size, its neighbours and plain decoding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.backends.runtime import Runtime
+from toolkit.errors import InputError
+from toolkit.measure.run import EncodedPrompt, sampling_of
+from toolkit.measure.step_times import MAX_ROUNDS, StepTime, StepTimes, measure_steps
+from toolkit.measure.trace_log import Log
+from toolkit.measure.trace_outputs import Wanted, target_outputs
+from toolkit.progress import progress
+from toolkit.recipe.schema import Recipe, Sampling
+from toolkit.speculation.draft_length import Adaptive, DraftLengthPolicy, Fixed
+from toolkit.speculation.interfaces import Drafter
+from toolkit.speculation.teacher_forced import true_token_probs
+from toolkit.speculation.trace import DraftTrace, TracedText
+from toolkit.store import Store, digest, write_atomic
+from toolkit.tuning.choose import Choice, choose, overall
+from toolkit.tuning.grid import PLAIN, Grid, Round
+from toolkit.tuning.predict import Predictor, Traces
+from toolkit.tuning.summary import Cell
+
+SHARE = 1 / 8  # of the rounds are measured to confirm
+LARGEST_BATCH = 16  # of generating: beyond it a step takes longer with every request
+
+Texts = Mapping[tuple[str, str], TracedText]  # (domain, prompt id)
+
+
+@dataclass(frozen=True)
+class ConfirmGrid(Grid):
+    """A share of a grid's rounds, with draft lengths of its own at each batch size."""
+
+    at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def lengths(self, batch: int) -> tuple[int, ...]:
+        return self.at[batch]
+
+    def rounds(self) -> list[Round]:
+        kept: list[Round] = []
+        counts: dict[tuple[str, int], int] = {}
+        for round in super().rounds():
+            place = (round.domain, round.batch_size)
+            counts[place] = counts.get(place, 0) + 1
+            if counts[place] <= self._wanted(*place):
+                kept.append(round)
+        return kept
+
+    def _wanted(self, domain: str, batch: int) -> int:
+        least = 2 if len(self.domains) == 1 else 1  # an interval needs two
+        return max(least, math.ceil(SHARE * (len(self.domains[domain]) // batch)))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The texts, what the drafter would have done with them, and what it took to know."""
+
+    texts: Texts
+    traces: Traces
+    generated_tokens: int
+    cached: bool
+    agreement: Mapping[str, float]  # domain -> of a log's tokens, how many are the target's choice
+    seconds: Mapping[str, float]  # of each phase
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What was predicted, and from what."""
+
+    predicted: Sequence[Cell]  # over all prompts
+    choices: Sequence[Choice]
+    adaptive: Sequence[Cell]  # the adaptive policy up to the longest k, which stands in `k`
+    again: Sequence[Cell]  # over the confirming rounds alone, to compare with what they measured
+    traced: Traced
+    times: StepTimes
+    log: Log | None = None
+
+    def document(self, measured: Sequence[Cell]) -> dict[str, Any]:
+        """For results.json."""
+        traced = self.traced
+        return {
+            "summary": [asdict(cell) for cell in self.predicted],
+            "adaptive": [asdict(cell) for cell in self.adaptive],
+            "choices": [
+                {"batch_size": c.batch_size, "domain": c.domain, "verdict": c.verdict, "k": c.k}
+                for c in self.choices
+            ],
+            "predicted_and_measured": [
+                {
+                    "batch_size": cell.batch_size,
+                    "domain": cell.domain,
+                    "k": cell.k,
+                    "acceptance_length": [cell.acceptance_length, found.acceptance_length],
+                    "tpot_p50_ns": [cell.tpot_p50_ns, found.tpot_p50_ns],
+                }
+                for cell, found in pairs(self.again, measured)
+            ],
+            "prompts": len(traced.texts),
+            "log": str(self.log.path) if self.log else None,
+            "generated_tokens": traced.generated_tokens,
+            "outputs_cached": traced.cached,
+            "agreement": dict(traced.agreement),
+            "seconds": dict(traced.seconds),
+            "step_times": [asdict(point) for point in self.times.points],
+            "prefill_ns_per_token": {str(b): ns for b, ns in self.times.prefill_ns.items()},
+        }
+
+
+def pairs(predicted: Sequence[Cell], measured: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """Predicted and measured cells of the same point."""
+    found = {(cell.batch_size, cell.domain, cell.k): cell for cell in measured}
+    keys = [(cell.batch_size, cell.domain, cell.k) for cell in predicted]
+    return [(c, found[key]) for c, key in zip(predicted, keys, strict=True) if key in found]
+
+
+def require_logits(runtime: Runtime) -> None:
+    """Traces read what the models say about a known text."""
+    if "target" not in runtime.models:
+        raise InputError(
+            f"--mode trace reads the logits of the loaded models, which backend "
+            f"{runtime.recipe.backend!r} does not show; use --mode grid"
+        )
+
+
+def trace(
+    recipe: Recipe, grid: Grid, runtime: Runtime, engine: Mapping[str, Any], store: Store,
+    log: Log | None,
+) -> Traced:  # fmt: skip
+    """The texts and the drafter's trace of each."""
+    prompts = [prompt for found in grid.domains.values() for prompt in found]
+    depth = max(grid.ks)
+    started = time.monotonic()
+    with progress("reading the log" if log else "the target's outputs", len(prompts)) as bar:
+        if log:
+            texts, agreement = _logged(recipe, runtime, prompts, log, depth, bar.advance)
+            generated, cached = 0, False
+        else:
+            wanted = Wanted(
+                engine=engine,
+                sampling=recipe.tune.sampling,
+                # The last round may reach beyond max_tokens.
+                max_tokens=recipe.tune.max_tokens + depth,
+                stop_tokens=frozenset(runtime.tokenizer.eos_ids),
+            )
+            most = recipe.engine.max_num_tokens or recipe.engine.max_seq_len * LARGEST_BATCH
+            outputs = target_outputs(
+                runtime.target,
+                lambda: runtime.loop(draft_len=0, max_prefill_tokens=most),
+                prompts,
+                wanted,
+                store,
+                batch=min(LARGEST_BATCH, recipe.engine.max_batch_size),
+                advance=bar.advance,
+            )
+            texts, agreement = outputs.texts, {}
+            generated, cached = outputs.generated_tokens, outputs.cached
+    read = time.monotonic()
+    drafter = _drafter(runtime)
+    with progress("tracing the drafter", len(texts)) as bar:
+        traces = []
+        for text in texts:
+            traces.append(_traced(drafter, text, depth))
+            bar.advance()
+    keys = [(prompt.domain, prompt.id) for prompt in prompts]
+    return Traced(
+        dict(zip(keys, texts, strict=True)),
+        dict(zip(keys, traces, strict=True)),
+        generated,
+        cached,
+        agreement,
+        {"outputs": read - started, "drafter": time.monotonic() - read},
+    )
+
+
+def _traced(drafter: Drafter, text: TracedText, depth: int) -> DraftTrace:
+    if len(text.output) < 2:  # prefill said everything
+        return DraftTrace(np.zeros((0, depth)), np.zeros(0, dtype=np.int64))
+    return drafter.trace(text, depth)
+
+
+def _logged(
+    recipe: Recipe,
+    runtime: Runtime,
+    prompts: Sequence[EncodedPrompt],
+    log: Log,
+    depth: int,
+    advance: Callable[[float], None],
+) -> tuple[list[TracedText], dict[str, float]]:
+    """The log's outputs as tokens, with what the target thinks of them."""
+    sampling, most = recipe.tune.sampling, recipe.tune.max_tokens + depth
+    texts: list[TracedText] = []
+    agreed: dict[str, list[float]] = {}
+    problems = []
+    for prompt in prompts:
+        key = (prompt.domain, prompt.id)
+        tokens = tuple(runtime.tokenizer.encode(log.outputs[key], add_special=False)[:most])
+        if len(tokens) < 2:
+            problems.append(f"  {log.path}:{log.lines[key]}: output: one token; a trace needs two")
+            continue
+        params = sampling_of(prompt, sampling)
+        probs = true_token_probs(runtime.target, prompt.tokens, tokens, params)
+        texts.append(TracedText(prompt.tokens, tokens, params, None if params.greedy else probs))
+        # Sampled: a token that the filters exclude was not drawn from this target.
+        agreed.setdefault(prompt.domain, []).append(float((probs > 0).mean()))
+        advance(1)
+    if problems:
+        lines = "\n".join(problems)
+        raise InputError(f"--log: {len(problems)} problem(s)\n{lines}")
+    return texts, {domain: float(np.mean(shares)) for domain, shares in agreed.items()}
+
+
+def _drafter(runtime: Runtime) -> Drafter:
+    drafter = runtime.drafter()
+    assert drafter is not None  # setup.check refuses recipes without one
+    return drafter
+
+
+def step_times(
+    grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced, directory: Path,
+    identity: Mapping[str, Any], *, fresh: bool,
+) -> StepTimes:  # fmt: skip
+    """From the results directory where the same run left them, else measured now."""
+    lengths = [len(t.prompt) + len(t.output) // 2 for t in traced.texts.values()]
+    shorter, longer = (int(q) for q in np.quantile(lengths, [0.1, 0.9]))
+    longest = max(grid.ks)
+    asked = {**identity, "batch": sorted(grid.batches), "contexts": [shorter, longer]}
+    path = directory / f"step-times-{digest(asked)[:12]}.json"
+    if not fresh and (known := _read_times(path)):
+        return known
+    prompt = next(iter(next(iter(grid.domains.values()))))
+    text = [token for t in traced.texts.values() for token in (*t.prompt, *t.output)]
+    room = runtime.target.max_seq_len // 2
+    with progress("timing steps", MAX_ROUNDS) as bar:
+        times = measure_steps(
+            runtime.target,
+            lambda: _drafter(runtime),
+            text=text,
+            batches=grid.batches,
+            longest=longest,
+            contexts=(min(shorter, room), min(longer, room)),
+            sampling=sampling_of(prompt, sampling),
+            advance=bar.advance,
+        )
+    points = [asdict(point) for point in times.points]
+    found = {"points": points, "prefill_ns": {str(b): ns for b, ns in times.prefill_ns.items()}}
+    write_atomic(path, json.dumps(found) + "\n")
+    return times
+
+
+def _read_times(path: Path) -> StepTimes | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        points = tuple(StepTime(**point) for point in found["points"])
+        return StepTimes(points, {int(b): float(ns) for b, ns in found["prefill_ns"].items()})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or not ours: measured anew and replaced
+
+
+def predict(
+    recipe: Recipe, grid: Grid, traced: Traced, times: StepTimes, log: Log | None
+) -> tuple[TraceReport, ConfirmGrid]:
+    """The surface, its best points, and what to measure of it."""
+    predictor = Predictor(
+        traced.traces,
+        times,
+        max_tokens=recipe.tune.max_tokens,
+        objective=recipe.tune.objective,
+        seed=grid.seed,
+    )
+    fixed: dict[int, DraftLengthPolicy] = {k: Fixed(k) for k in (PLAIN, *grid.ks)}
+    longest = max(grid.ks)
+    least = min(recipe.speculation.draft_length.min, longest)
+    cells = predictor.cells(grid.rounds(), fixed)
+    adaptive = predictor.cells(
+        grid.rounds(), {PLAIN: Fixed(PLAIN), longest: Adaptive(least, longest)}
+    )
+    choices = choose(cells)
+    at = {c.batch_size: _neighbourhood(c.best.k, grid.ks) for c in overall(choices)}
+    ks = tuple(sorted({k for lengths in at.values() for k in lengths}))
+    confirm = ConfirmGrid(ks, tuple(sorted(at)), grid.domains, grid.seed, at)
+    again = [
+        cell
+        for batch, lengths in at.items()
+        for cell in predictor.cells(
+            [round for round in confirm.rounds() if round.batch_size == batch],
+            {k: fixed[k] for k in (PLAIN, *lengths)},
+        )
+    ]
+    drafted = [cell for cell in adaptive if not cell.plain]
+    return TraceReport(cells, choices, drafted, again, traced, times, log), confirm
+
+
+def _neighbourhood(best: int, ks: Sequence[int]) -> tuple[int, ...]:
+    ordered = sorted(ks)
+    place = ordered.index(best)
+    return tuple(ordered[max(0, place - 1) : place + 2])

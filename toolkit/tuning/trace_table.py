@@ -1,0 +1,77 @@
+"""Predicted against measured, one table per batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.tuning.summary import Cell
+from toolkit.tuning.table import milliseconds, number, print_table
+from toolkit.tuning.trace_findings import tpot_error
+from toolkit.tuning.trace_mode import TraceReport, pairs
+
+# The last three are over the confirming rounds alone.
+TRACE_COLUMNS = (
+    "domain",
+    "k",
+    "acceptance length",
+    "TPOT p50 ms",
+    "speed-up",
+    "95 % interval",
+    "predicted there",
+    "measured",
+    "off by",
+)
+# The same for a terminal of 80 columns.
+_HEADS = (
+    "domain",
+    "k",
+    "accept.\nlength",
+    "TPOT\np50 ms",
+    "speed\n-up",
+    "95 %\ninterval",
+    "there:\npredicted",
+    "meas-\nured",
+    "off\nby",
+)
+
+
+def trace_rows(report: TraceReport, measured: Sequence[Cell], batch: int) -> list[tuple[str, ...]]:
+    """Every draft length of one batch size; the adaptive policy stands last in its domain."""
+    both = {
+        (p.domain, p.k): (p, m) for p, m in pairs(report.again, measured) if p.batch_size == batch
+    }
+    adaptive = {c.domain: c for c in report.adaptive if c.batch_size == batch}
+    rows = []
+    cells = [cell for cell in report.predicted if cell.batch_size == batch]
+    for place, cell in enumerate(cells):
+        label = "plain" if cell.plain else str(cell.k)
+        rows.append(
+            _row(cell, cell.domain if cell.plain else "", label, both.get((cell.domain, cell.k)))
+        )
+        last = place + 1 == len(cells) or cells[place + 1].domain != cell.domain
+        if last and cell.domain in adaptive:
+            rows.append(_row(adaptive[cell.domain], "", f"to {cell.k}", None))
+    return rows
+
+
+def _row(cell: Cell, domain: str, label: str, both: tuple[Cell, Cell] | None) -> tuple[str, ...]:
+    gain = cell.speedup
+    error = tpot_error(*both) if both else None
+    return (
+        domain,
+        label,
+        "" if cell.plain else number(cell.acceptance_length, "{:.2f}"),
+        milliseconds(cell.tpot_p50_ns),
+        f"{gain.value:.2f}x" if gain else "",
+        f"{gain.low:.2f} .. {gain.high:.2f}" if gain else "",
+        milliseconds(both[0].tpot_p50_ns) if both else "",
+        milliseconds(both[1].tpot_p50_ns) if both else "",
+        number(error, "{:+.1%}") if both else "",
+    )
+
+
+def print_trace_tables(report: TraceReport, measured: Sequence[Cell]) -> None:
+    """What was predicted, before what was measured."""
+    for batch in sorted({cell.batch_size for cell in report.predicted}):
+        rows = [(*row, "") for row in trace_rows(report, measured, batch)]
+        print_table(f"batch size {batch}, predicted for every k", (*_HEADS, ""), rows)
