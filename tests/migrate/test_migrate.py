@@ -113,6 +113,12 @@ def test_a_bls_loop_has_nothing_to_call():
     assert said(found, "serve.layout")[0][0] == "changed"
 
 
+def test_how_triton_runs_engines_is_dropped_and_said():
+    found = migrate(recipe(NGRAM, serve={"tensorrt": {"max_queue_size": 4}}))
+    assert found.recipe.serve.tensorrt.max_queue_size == 0
+    assert said(found, "serve.tensorrt")[0][0] == "dropped"
+
+
 def test_options_without_an_equivalent_fall_back_and_say_so():
     options = {**NGRAM, "min_matching_ngram_size": 2, "draft_length": {"policy": "adaptive"}}
     found = migrate(recipe(options))

@@ -8,7 +8,7 @@ from toolkit.checkpoint.quantization import READY
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.engine.llmapi.rules import DEFAULT_MAX_NUM_TOKENS
 from toolkit.migrate.fields import Data
-from toolkit.recipe.schema import Serve, TensorRT
+from toolkit.recipe.schema import Serve, TensorRT, TritonTensorRT
 from toolkit.registry import DRAFTERS
 
 KERNELS = "kernels are chosen when the model is loaded"
@@ -88,6 +88,10 @@ def serve(data: Data, goal: str) -> None:
         layout: str = Serve.model_fields["layout"].default
         data.put("serve.layout", layout)
         data.say("serve.layout", "changed", f"bls -> {layout}: the server itself drafts")
+    said = data.get("serve.tensorrt")
+    data.reset("serve.tensorrt")
+    if said and said != TritonTensorRT().model_dump(mode="json"):
+        data.say("serve.tensorrt", "dropped", "how Triton's tensorrtllm backend runs engines")
 
 
 def schedule(data: Data, goal: str) -> None:
