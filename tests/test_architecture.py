@@ -11,7 +11,8 @@ ORDER = [
     "roots", "recipe", "speculation", "checkpoint", "engine", "backends",
     "measure", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
-PLANNING = {"execute", "preflight", "migrate", "export"}  # what is done with a plan stands beside it
+# What is done with a plan stands beside it.
+PLANNING = {"execute", "preflight", "migrate", "export"}
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",
