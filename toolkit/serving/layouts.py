@@ -13,6 +13,7 @@ from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.serving import contract
+from toolkit.serving.ensemble import plain_steps
 from toolkit.serving.llm_names import llm_name
 from toolkit.serving.pbtxt import ensemble_config, model_config
 from toolkit.serving.served import Layout, Place, ServedModel
@@ -95,44 +96,15 @@ def layout_of(recipe: Recipe) -> Layout:
 
 
 # Plain decoding without our loop: the shape of TensorRT-LLM's own ensemble.
-ENSEMBLE_STEPS = (
-    (
-        "preprocessing",
-        {
-            "QUERY": "text_input",
-            "REQUEST_OUTPUT_LEN": "max_tokens",
-            "STOP_WORDS_DICT": "stop_words",
-            "END_ID": "end_id",
-        },
-        {
-            "INPUT_ID": "_INPUT_ID",
-            "REQUEST_INPUT_LEN": "_REQUEST_INPUT_LEN",
-            "REQUEST_OUTPUT_LEN": "_REQUEST_OUTPUT_LEN",
-            "STOP_WORDS_IDS": "_STOP_WORDS_IDS",
-            "OUT_END_ID": "_END_ID",
-        },
-    ),
-    (
-        "tensorrt_llm",
-        {
-            "input_ids": "_INPUT_ID",
-            "input_lengths": "_REQUEST_INPUT_LEN",
-            "request_output_len": "_REQUEST_OUTPUT_LEN",
-            "stop_words_list": "_STOP_WORDS_IDS",
-            "end_id": "_END_ID",
-            "exclude_input_in_output": "exclude_input_in_output",
-            "runtime_top_k": "top_k",
-            "runtime_top_p": "top_p",
-            "temperature": "temperature",
-            "seed": "seed",
-        },
-        {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"},
-    ),
-    (
-        "postprocessing",
-        {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
-        {"OUTPUT": "text_output"},
-    ),
+ENSEMBLE_STEPS = plain_steps(
+    {
+        "exclude_input_in_output": "exclude_input_in_output",
+        "runtime_top_k": "top_k",
+        "runtime_top_p": "top_p",
+        "temperature": "temperature",
+        "seed": "seed",
+    },
+    {},
 )
 
 

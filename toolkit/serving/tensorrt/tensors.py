@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from toolkit.engine.trtllm.triton_parameters import PARAMETERS
 from toolkit.recipe.release import Release
 from toolkit.serving.contract import Contract, Parameter, Tensor, tensors
+from toolkit.serving.ensemble import Step, plain_steps
 
 _EVERY_RELEASE = """
     input_ids                   INT32[-1]     opt  ragged
@@ -198,9 +199,6 @@ def ensemble_contract(release: Release, *, streams: bool) -> Contract:
     return Contract(tensors(inputs), tensors(outputs), parameters=(), decoupled=False)
 
 
-Step = tuple[str, Mapping[str, str], Mapping[str, str]]
-
-
 def ensemble_steps(release: Release, *, streams: bool) -> tuple[Step, ...]:
     """preprocessing -> tensorrt_llm -> postprocessing."""
     called = names(release)
@@ -210,42 +208,8 @@ def ensemble_steps(release: Release, *, streams: bool) -> tuple[Step, ...]:
         direct.add("return_perf_metrics")
         counts = {tensor.name: tensor.name for tensor in tensors(_COUNTS)}
     asked = {_TO_ENGINE.get(name, name): name for name in sorted(direct)}
-    return (
-        (
-            "preprocessing",
-            {
-                "QUERY": "text_input",
-                "REQUEST_OUTPUT_LEN": "max_tokens",
-                "STOP_WORDS_DICT": "stop_words",
-                "END_ID": "end_id",
-            },
-            {
-                "INPUT_ID": "_INPUT_ID",
-                "REQUEST_INPUT_LEN": "_REQUEST_INPUT_LEN",
-                "REQUEST_OUTPUT_LEN": "_REQUEST_OUTPUT_LEN",
-                "STOP_WORDS_IDS": "_STOP_WORDS_IDS",
-                "OUT_END_ID": "_END_ID",
-            },
-        ),
-        (
-            "tensorrt_llm",
-            {
-                "input_ids": "_INPUT_ID",
-                "input_lengths": "_REQUEST_INPUT_LEN",
-                "request_output_len": "_REQUEST_OUTPUT_LEN",
-                "stop_words_list": "_STOP_WORDS_IDS",
-                "end_id": "_END_ID",
-                **asked,
-                **({"streaming": "stream"} if streams else {}),
-            },
-            {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH", **counts},
-        ),
-        (
-            "postprocessing",
-            {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
-            {"OUTPUT": "text_output"},
-        ),
-    )
+    streaming = {"streaming": "stream"} if streams else {}
+    return plain_steps({**asked, **streaming}, counts)
 
 
 def _typed(found: tuple[Tensor, ...], logits: str) -> tuple[Tensor, ...]:
