@@ -94,6 +94,28 @@ def test_what_does_not_agree_is_named_with_both_numbers(tmp_path, name):
     assert any(said in problem for problem in problems), problems
 
 
+def eagle3_lab(lab, tensors, config):
+    heads.write_heads(lab.folder / "heads", tensors, config)
+    lab.set("backend", "pytorch")
+    lab.set("speculation", {"drafter": "eagle3", "heads": {"checkpoint": "./heads"}})
+    return lab.path()
+
+
+def test_check_passes_a_good_head(spectool, lab):
+    path = eagle3_lab(lab, heads.eagle3(DRAFT), heads.eagle3_config(DRAFT))
+    assert spectool("check", path).code == 0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_check_refuses_every_broken_head(spectool, lab, name):
+    edit, config, said = BROKEN[name]
+    tensors = heads.eagle3(DRAFT)
+    edit(tensors)
+    ran = spectool("check", eagle3_lab(lab, tensors, heads.eagle3_config(DRAFT) | config))
+    assert ran.code == 2
+    assert said in ran.err
+
+
 def test_another_rope_is_a_note(tmp_path):
     problems, notes = found(tmp_path, rope_scaling=LLAMA3_ROPE)
     assert problems == []
