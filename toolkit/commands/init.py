@@ -57,7 +57,7 @@ serve:
 def init(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATH]...", help="File to write; with --ci: recipes to build."),
+        typer.Argument(metavar="PATH", help="File to write; with --ci: recipes to build."),
     ] = None,
     ci: Annotated[
         str | None,
