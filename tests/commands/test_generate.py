@@ -66,6 +66,18 @@ def test_json_is_one_document_with_text_tokens_and_counts(run):
     assert out == found["text"] + "\n"
 
 
+def test_acceptance_is_told_in_another_tools_words_too(run):
+    found = document(run, "--as", "trtllm-bench")
+    stats, spoken = found["stats"], found["as"]
+    steps = stats["verify_steps"] + 1  # prefill counts as a step, and every step as four drafts
+    assert spoken["acceptance_rate"] == stats["accepted_tokens"] / (4 * steps)
+    assert spoken["acceptance_length"] == stats["output_tokens"] / steps
+    assert "as" not in document(run)
+    _, _, err = run("--prompt", PROMPT, "--max-tokens", "20", "--as", "vllm")
+    assert "dialect vllm, acceptance_rate" in err
+    assert "itl_ms" in err
+
+
 def test_speculation_changes_the_counts_and_not_the_text(run):
     fast, plain, k2 = (document(run, *more) for more in ([], ["--no-speculation"], ["--k", "2"]))
     assert fast["text"] == plain["text"] == k2["text"]

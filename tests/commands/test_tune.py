@@ -76,6 +76,19 @@ def test_a_second_run_resumes_and_json_is_one_document(place, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rounds"]["resumed"] == 0
 
 
+def test_acceptance_is_told_in_another_tools_words_too(place, tmp_path, capsys):
+    assert tune(place, tmp_path / "out", "--as", "sglang") in (0, None)
+    assert "batch size 2, as sglang counts it" in capsys.readouterr().out
+    assert tune(place, tmp_path / "out", "--as", "sglang", "--json") in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    spoken = {(row["batch_size"], row["k"]): row for row in found["as"]["summary"]}
+    cells = [cell for cell in found["summary"] if cell["k"]]
+    assert len(spoken) == len(cells) == 4
+    for cell in cells:  # emitted over verified tokens
+        rate = (cell["accepted_tokens"] / cell["verify_steps"] + 1) / (cell["k"] + 1)
+        assert spoken[cell["batch_size"], cell["k"]]["acceptance_rate"] == pytest.approx(rate)
+
+
 def test_other_conditions_start_anew(place, tmp_path, capsys):
     tune(place, tmp_path / "out", "--batch", "2")
     capsys.readouterr()
@@ -151,6 +164,7 @@ def test_modes_and_logs_that_cannot_be_are_refused(place, tmp_path, capsys, opti
     [
         (["--k", "8..2"], "--k 8..2: range '8..2' runs backwards; write 2..8"),
         (["--k", "0"], "--k 0: draft lengths start at 1"),
+        (["--as", "vlm"], "unknown dialect 'vlm'; did you mean 'vllm'?"),
         (["--batch", "16"], "batch size 16 is above engine.max_batch_size (8)"),
         (["--set", "speculation.drafter=none", "--set", "speculation.max_draft_len=1"], "none"),
     ],

@@ -2,8 +2,10 @@
 
 import pytest
 
-from tests.measure.made_records import WORKED
-from toolkit.measure.dialects import DIALECTS, count
+from tests.measure.made_records import MS, WORKED
+from toolkit.errors import UnknownNameError
+from toolkit.measure.dialects import DIALECTS, Counts, count, dialect
+from toolkit.measure.metrics import icl_ns, tpot_ns
 
 EXPECTED = {
     # In each: first the rate, then the length.
@@ -30,3 +32,23 @@ def test_the_worked_trace(name):
     rate, length = EXPECTED[name]
     assert (dialect.rate and dialect.rate(counts)) == pytest.approx(rate)
     assert (dialect.length and dialect.length(counts)) == pytest.approx(length)
+    assert dialect.describe(counts) == {
+        "acceptance_rate": pytest.approx(rate),
+        "acceptance_length": pytest.approx(length),
+    }
+
+
+def test_itl_is_a_token_in_aiperf_and_a_verify_step_in_vllm():
+    gap = sum(icl_ns(WORKED)) / 3
+    found = {name: d.itl(tpot_ns(WORKED), gap) for name, d in DIALECTS.items() if d.itl}
+    assert found == {"aiperf": 15 * MS, "vllm": 40 * MS}
+
+
+def test_plain_decoding_has_no_acceptance_rate():
+    plain = Counts(k=0, requests=1, output_tokens=9, verify_steps=8, drafted=0, accepted=0)
+    assert DIALECTS["vllm"].describe(plain) == {"acceptance_rate": None, "acceptance_length": 1.0}
+
+
+def test_an_unknown_dialect_is_refused_with_the_nearest_one():
+    with pytest.raises(UnknownNameError, match="did you mean 'sglang'"):
+        dialect("sglan")

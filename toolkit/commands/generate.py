@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolkit.commands.options import Json, Offline, Overrides, RecipeArgument, StoreDir
+from toolkit.commands.options import Dialect, Json, Offline, Overrides, RecipeArgument, StoreDir
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def generate(
         str | None,
         typer.Option("--url", metavar="URL", help="Ask the trtllm-serve there, load nothing."),
     ] = None,
+    dialect: Dialect = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
@@ -61,8 +62,11 @@ def generate(
 ) -> None:
     """Answer one prompt; text on stdout as it comes, statistics on stderr."""
     from toolkit.commands.runtime import runtime_of
+    from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.speculation.interfaces import SamplingParams
 
+    if dialect is not None:
+        known_dialect(dialect)
     text = _prompt_text(prompt, prompt_file)
     if k is not None and no_speculation:
         raise InputError("--k and --no-speculation exclude each other: choose one")
@@ -82,11 +86,16 @@ def generate(
     output, answer = _stream(
         runtime, request, 0 if no_speculation else k, (lambda _: None) if as_json else _print
     )
+    asked = 0 if no_speculation else k or runtime.recipe.speculation.max_draft_len
+    spoken = dialect and _in_dialect(dialect, output.stats, asked)
     if as_json:
-        print(json.dumps(_document(runtime, request, output, answer), allow_nan=False))
+        found = _document(runtime, request, output, answer)
+        print(json.dumps(found | ({"as": spoken} if spoken else {}), allow_nan=False))
         return
     print(flush=True)
     typer.echo(_statistics(request, output), err=True)
+    if spoken:
+        typer.echo(", ".join(f"{name} {_shown(value)}" for name, value in spoken.items()), err=True)
 
 
 def _prompt_text(prompt: str | None, prompt_file: str | None) -> str:
@@ -205,3 +214,24 @@ def _counts(stats: SpeculationStats) -> dict[str, Any]:
         "acceptance_length": stats.acceptance_length if stats.verify_steps else None,
         "tpot_ns": stats.tpot_ns if stats.output_tokens > 1 else None,
     }
+
+
+def _in_dialect(name: str, stats: SpeculationStats, k: int) -> dict[str, Any]:
+    """The same counts as another tool would show them; times in ms."""
+    from toolkit.measure.dialects import Counts, dialect
+
+    counts = Counts(
+        k, 1, stats.output_tokens, stats.verify_steps, stats.draft_tokens, stats.accepted_tokens
+    )
+    spoken = dialect(name)
+    found = {"dialect": name, **spoken.describe(counts)}
+    if spoken.itl and stats.output_tokens > 1:
+        gap = (stats.e2e_ns - stats.ttft_ns) / max(len(stats.chunk_ns) - 1, 1)
+        found["itl_ms"] = spoken.itl(stats.tpot_ns, gap) / 1e6
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

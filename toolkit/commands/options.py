@@ -45,6 +45,14 @@ StoreDir = Annotated[
         "--store", metavar="DIR", help="Artefact store; default: $SPECTOOL_STORE or the cache."
     ),
 ]
+Dialect = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="TOOL",
+        help="Acceptance also as vllm, sglang, trtllm-bench, aiperf ... would count it.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Use only what is on this machine; fetch nothing.")

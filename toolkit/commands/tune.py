@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolkit.commands.options import (
+    Dialect,
     Json,
     Offline,
     OptionalRecipe,
@@ -83,6 +84,7 @@ def tune(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure anew what an earlier run already has.")
     ] = False,
+    dialect: Dialect = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
@@ -100,12 +102,15 @@ def tune(
     plain decoding are then measured on an eighth of the prompts, and only those decide.
     """
     from toolkit.backends.runtime import open_runtime
+    from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.store import Store
     from toolkit.tuning.output import results_directory
     from toolkit.tuning.session import identify
     from toolkit.tuning.setup import check, for_every_k, with_options
 
+    if dialect is not None:
+        known_dialect(dialect)
     where = Store(store)
     options = {
         "k": k,
@@ -134,7 +139,7 @@ def tune(
         work = _Work(found, sets, runtime, identity, directory, fresh)
         results = work.grid() if mode == "grid" else work.trace(where, traffic)
         if results is not None:
-            _say(results, original, directory, as_json)
+            _say(results, original, directory, as_json, dialect)
         if results is None or results.outcome.interrupted:
             raise typer.Exit(INTERRUPTED)
 
@@ -274,8 +279,11 @@ def _log(line: str) -> None:
         typer.echo(line, err=True)
 
 
-def _say(results: Results, original: Recipe, directory: Path, as_json: bool) -> None:
+def _say(
+    results: Results, original: Recipe, directory: Path, as_json: bool, dialect: str | None
+) -> None:
     """Files first: whatever happens to the terminal, the results are safe."""
+    from toolkit.tuning.dialect_table import in_dialect, print_dialect
     from toolkit.tuning.output import write_results
     from toolkit.tuning.results import document
     from toolkit.tuning.table import print_tables
@@ -295,11 +303,16 @@ def _say(results: Results, original: Recipe, directory: Path, as_json: bool) -> 
         typer.echo("no report.html: it needs plotly (pip install 'spectool[report]')", err=True)
     if as_json:
         paths = {name: str(path) for name, path in files.items()}
-        print(json.dumps({**document(results, whole=False), "files": paths}, allow_nan=False))
+        found = {**document(results, whole=False), "files": paths}
+        if dialect is not None:
+            found["as"] = in_dialect(dialect, results.cells)
+        print(json.dumps(found, allow_nan=False))
         return
     if results.trace:
         print_trace_tables(results.trace, results.cells)
     print_tables(results)
+    if dialect is not None:
+        print_dialect(dialect, results.cells)
     for finding in results.findings:
         print(f"{finding.level}: {finding.text}")
     print(results.verdict)

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from toolkit.measure import metrics
+from toolkit.measure.dialects import Counts
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import GroupRun, RequestRecord
 from toolkit.recipe.schema import Objective
@@ -48,6 +49,18 @@ class Cell:
     @property
     def plain(self) -> bool:
         return self.k == PLAIN
+
+    @property
+    def counts(self) -> Counts:
+        """What other tools derive their numbers from."""
+        return Counts(
+            self.k,
+            self.requests,
+            self.output_tokens,
+            self.verify_steps,
+            self.draft_tokens,
+            self.accepted_tokens,
+        )
 
 
 def summarise(
