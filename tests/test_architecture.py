@@ -9,10 +9,10 @@ PACKAGE = Path(__file__).parents[1] / "toolkit"
 # Lowest first; a part may import itself and what stands before it.
 ORDER = [
     "roots", "recipe", "speculation", "checkpoint", "engine", "backends",
-    "measure", "tuning", "serving", "plan", "commands", "cli",
+    "measure", "graph", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
 # What is done with a plan stands beside it.
-PLANNING = {"execute", "preflight", "migrate", "export"}
+PLANNING = {"execute", "steps", "tuning_steps", "preflight", "migrate", "export"}
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,14 @@ from toolkit.checkpoint.ready import copy_ready, open_ready
 from toolkit.checkpoint.source import fetched_hashes, kind_of, open_source
 from toolkit.checkpoint.tokenizer import write_tokenizer
 from toolkit.engine.built import BuiltModels
-from toolkit.errors import InputError
+from toolkit.engine.near_miss import differences, said
+from toolkit.errors import InputError, RunError
+from toolkit.graph.local import OneByOne, SideBySide
+from toolkit.graph.run import Workers, run
 from toolkit.plan import Artefact, Plan, make_plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
+from toolkit.steps import artefact_of, build_graph
 from toolkit.store import Entry, Store, new_directory, read_manifest, write_atomic
 
 LAST = "last.json"
@@ -50,13 +51,48 @@ def build(
     report: Callable[[Made], None] = lambda made: None,
 ) -> BuiltModels:
     """Publish every artefact that is missing; `report` is called as each becomes available."""
-    BACKENDS[plan.recipe.backend].require(plan.recipe)
-    plan = fetch(plan, store, offline=offline)
-    run = _one_by_one if jobs == 1 else _side_by_side
-    for made in run(plan, store, offline, jobs):
-        report(made)
-    built = _built(plan, store)
-    write_atomic(store.root / LAST, built.to_json() + "\n")
+    return build_all([plan], store, offline=offline, jobs=jobs, report=report)[0]
+
+
+def build_all(
+    plans: Sequence[Plan],
+    store: Store,
+    *,
+    offline: bool | None = None,
+    jobs: int = 1,
+    report: Callable[[Made], None] = lambda made: None,
+) -> list[BuiltModels]:
+    """The same for several recipes: what they have in common is made once."""
+    for plan in plans:
+        BACKENDS[plan.recipe.backend].require(plan.recipe)
+    plans = [fetch(plan, store, offline=offline) for plan in plans]
+    workers = OneByOne() if jobs == 1 else SideBySide(jobs)
+    return run_builds(plans, store, workers, offline=offline, report=report)
+
+
+def run_builds(
+    plans: Sequence[Plan],
+    store: Store,
+    workers: Workers,
+    *,
+    offline: bool | None = None,
+    report: Callable[[Made], None] = lambda made: None,
+    seconds: Callable[[Artefact], float] = lambda artefact: 1.0,
+) -> list[BuiltModels]:
+    """Every artefact of plans whose digests are known, each once, by whatever workers there are."""
+    graph, artefacts = build_graph(plans, store, offline=offline, seconds=seconds)
+    for step in graph:
+        if step.done:
+            report(_made(artefacts[step.id], {"cached": True, "seconds": 0.0}, store))
+    run(
+        graph,
+        workers,
+        title="building",
+        report=lambda ran: report(_made(artefacts[ran.step.id], ran.result, store)),
+    )
+    built = [_built(plan, store) for plan in plans]
+    for models in built:
+        write_atomic(store.root / LAST, models.to_json() + "\n")
     return built
 
 
@@ -129,11 +165,17 @@ def convert_recipe(recipe: Recipe, out: Path, store: Store, *, offline: bool | N
                 _write(model, area, store, offline, heads, tokenizer=kind == "tokenizers")
 
 
-def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None) -> Made:
-    """One artefact, from the store or into it. Needs its inputs there, nothing else."""
-    if artefact.spec is None:
-        raise InputError(f"{artefact.model.checkpoint}: not fetched yet")
+def make_artefact(work: Mapping[str, Any]) -> dict[str, Any]:
+    """The step: one artefact, from the store or into it, on any machine that sees the store.
+
+    `work` is a document of `steps.artefact_work`. Needs its inputs in the store, nothing else.
+    """
+    sys.argv = list(work["argv"])  # of the command that wanted it, for the manifest
+    artefact, recipe, store = artefact_of(work)
+    assert artefact.spec is not None
+    _require_machine(artefact, recipe)
     started = time.monotonic()
+    offline = work["offline"]
     entry = store.publish(
         artefact.kind,
         artefact.spec,
@@ -141,8 +183,28 @@ def make(artefact: Artefact, recipe: Recipe, store: Store, offline: bool | None)
         lambda: _inputs(artefact, store),
     )
     seconds = 0.0 if entry.cached else time.monotonic() - started
+    return {"cached": entry.cached, "seconds": seconds}
+
+
+def _require_machine(artefact: Artefact, recipe: Recipe) -> None:
+    """Refuse to put under a digest what another machine than the digest says would build."""
+    spec, machine = artefact.spec or {}, BACKENDS[recipe.backend].machine()
+    if artefact.kind == "engines" and (changed := differences(machine, _part(spec, machine))):
+        raise RunError(
+            f"{artefact.role} engine: this machine is not the one that was planned for: "
+            f"{said(changed)}"
+        )
+
+
+def _part(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: spec[name] for name in machine if name in spec}
+
+
+def _made(artefact: Artefact, result: Mapping[str, Any], store: Store) -> Made:
+    key = str(artefact.digest)
+    entry = Entry(artefact.kind, key, store.path(artefact.kind, key), cached=result["cached"])
     size = sum(int(file["bytes"]) for file in read_manifest(entry.path)["files"].values())
-    return Made(artefact, entry, seconds, size)
+    return Made(artefact, entry, result["seconds"], size)
 
 
 def _inputs(artefact: Artefact, store: Store) -> dict[str, Any]:
@@ -204,48 +266,6 @@ def _write(
         convert_with_heads(source, open_heads(heads, offline=offline), out, model, heads)
     else:
         convert(source, out, model)
-
-
-def _one_by_one(plan: Plan, store: Store, offline: bool | None, jobs: int) -> Iterator[Made]:
-    for artefact in plan.artefacts:
-        yield make(artefact, plan.recipe, store, offline)
-
-
-def _side_by_side(plan: Plan, store: Store, offline: bool | None, jobs: int) -> Iterator[Made]:
-    """In processes, so that Ctrl-C ends a conversion as fast as it ends us."""
-    waiting = list(plan.artefacts)
-    running: set[Future[Made]] = set()
-    ready: set[str] = set()
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_on_interrupt)
-    try:
-        while waiting or running:
-            for artefact in [a for a in waiting if ready.issuperset(a.inputs)]:
-                waiting.remove(artefact)
-                with _interrupts_later():
-                    running.add(pool.submit(make, artefact, plan.recipe, store, offline))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                made = future.result()
-                ready.add(made.entry.digest)
-                yield made
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while processes start: one that is still importing would print its stack."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _end_on_interrupt() -> None:
-    """In a worker: Ctrl-C ends it without a word, also one that came while it started."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _built(plan: Plan, store: Store) -> BuiltModels:

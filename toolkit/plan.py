@@ -7,7 +7,7 @@ it stays unknown (None) for as long as only the network could tell which weights
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,9 +96,12 @@ class Plan:
         }
 
 
-def make_plan(recipe: Recipe, store: Store) -> Plan:
-    """What `build` would make or find, without running or fetching any of it."""
-    planner = _Planner(recipe, store)
+def make_plan(recipe: Recipe, store: Store, machine: Mapping[str, Any] | None = None) -> Plan:
+    """What `build` would make or find, without running or fetching any of it.
+
+    `machine` is what the backend says of the machine that will build, where that is another one.
+    """
+    planner = _Planner(recipe, store, machine)
     made: dict[tuple[str, str], Artefact] = {}
     for artefact in planner.artefacts():
         same = (artefact.kind, artefact.digest or artefact.command)
@@ -115,8 +118,11 @@ def _shared(artefact: Artefact, role: str) -> Artefact:
 class _Planner:
     """Identities are asked for once per source; problems are collected over all models."""
 
-    def __init__(self, recipe: Recipe, store: Store) -> None:
+    def __init__(
+        self, recipe: Recipe, store: Store, machine: Mapping[str, Any] | None = None
+    ) -> None:
         self.recipe = recipe
+        self.machine = machine
         self.store = store
         self.backend: type[Backend] = BACKENDS[recipe.backend]
         self.identities: dict[tuple[str, str | None], dict[str, Any] | None] = {}
@@ -147,7 +153,7 @@ class _Planner:
         if tokenizer:
             yield self._artefact("tokenizers", "target", recipe.target, tokenizer, ())
         known = not draft or inputs
-        engine = backend.engine_spec(inputs[0] if inputs else "", recipe, "target")
+        engine = backend.engine_spec(inputs[0] if inputs else "", recipe, "target", self.machine)
         yield self._artefact("engines", "target", recipe.target, engine if known else None, inputs)
 
     def _artefacts_of(self, role: str, model: ModelSpec) -> Iterator[Artefact]:
@@ -164,7 +170,7 @@ class _Planner:
         yield self._artefact("tokenizers", role, model, tokenizer, ())
         engine = None
         if checkpoint.digest:
-            engine = self.backend.engine_spec(checkpoint.digest, self.recipe, role)
+            engine = self.backend.engine_spec(checkpoint.digest, self.recipe, role, self.machine)
         yield self._artefact(
             "engines", role, model, engine, (checkpoint.digest,) if checkpoint.digest else ()
         )
@@ -211,7 +217,7 @@ class _Planner:
 
     def _near_misses(self, spec: dict[str, Any] | None) -> tuple[str, ...]:
         """Why what the store holds of this engine does not do."""
-        machine = self.backend.machine()
+        machine = self.backend.machine() if self.machine is None else self.machine
         if spec is None or not machine:
             return ()
         return tuple(map(str, near_misses(self._engines, spec, machine)))

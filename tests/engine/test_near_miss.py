@@ -32,7 +32,7 @@ def put(store, spec):
 def tensorrt_spec(checkpoint="c0", flags=None, **machine):
     numbers = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1", "cuda": "12.9", "sm": 90, **machine}
     here = Machine(program=Path("trtllm-build"), gpus=("0",), **numbers)
-    return build.engine_spec(checkpoint, made("ngram", flags=flags or {}), "target", here)
+    return build.engine_spec(checkpoint, made("ngram", flags=flags or {}), "target", here.spec())
 
 
 def cpu_spec(monkeypatch, checkpoint="c0", version=2, openvino="2026.4.1", limits=LIMITS):

@@ -24,6 +24,10 @@ class Backend(ABC):
     builds_elsewhere: ClassVar[bool] = False
     # Matrices that somebody else quantised cannot be used.
     needs_floats: ClassVar[bool] = False
+    # Its loaded models say what they think of a text, so a trace can be read from them.
+    shows_logits: ClassVar[bool] = False
+    # Of an engine's spec, what the machine decides: the keys of `machine()`.
+    machine_keys: ClassVar[tuple[str, ...]] = ()
     # Releases of TensorRT-LLM that its rules tell apart, oldest first; "": it has none.
     releases: ClassVar[tuple[str, ...]] = ("",)
 
@@ -44,13 +48,28 @@ class Backend(ABC):
 
     @staticmethod
     @abstractmethod
-    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any] | None:
-        """What an engine's digest is taken over; None: only the building machine can tell."""
+    def engine_spec(
+        checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """What an engine's digest is taken over; None: only the building machine can tell.
+
+        `machine` is what `machine()` said on the machine that builds; without it, that is this one.
+        """
 
     @staticmethod
     def machine() -> Mapping[str, Any]:
         """What an engine's digest takes from this machine; empty when it cannot be told here."""
         return {}
+
+    @staticmethod
+    def builder(recipe: Recipe) -> Mapping[str, str]:
+        """What the recipe asks of the machine of its engines, in the words of `machine()`."""
+        return {}
+
+    @staticmethod
+    def gpus(recipe: Recipe, role: str) -> int:
+        """How many one engine uses."""
+        return 0
 
     @staticmethod
     @abstractmethod

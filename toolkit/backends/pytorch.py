@@ -62,8 +62,18 @@ class PytorchBackend(LoadingBackend):
         """Any model that TensorRT-LLM loads; the rules of engine/llmapi look at the rest."""
 
     @staticmethod
-    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any]:
+    def engine_spec(
+        checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         return deployment_spec(recipe, checkpoint_digest or None)
+
+    @staticmethod
+    def builder(recipe: Recipe) -> Mapping[str, str]:
+        return {"tensorrt_llm": recipe.tensorrt_llm}
+
+    @staticmethod
+    def gpus(recipe: Recipe, role: str) -> int:
+        return recipe.target.parallel.tp * recipe.target.parallel.pp
 
     @staticmethod
     def engine_command(recipe: Recipe, role: str) -> str:

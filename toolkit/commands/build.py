@@ -14,18 +14,19 @@ from toolkit.commands.options import (
     Json,
     Offline,
     Overrides,
-    RecipeArgument,
+    Recipes,
     StoreDir,
     offline_or_environment,
 )
 
 if TYPE_CHECKING:
+    from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
     from toolkit.plan import Artefact, Plan
 
 
 def build(
-    recipe: RecipeArgument,
+    recipe: Recipes,
     override: Overrides = None,
     store: StoreDir = None,
     dry_run: Annotated[
@@ -43,24 +44,27 @@ def build(
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
-    """Convert weights and build engines, what is missing."""
+    """Convert weights and build engines, what is missing.
+
+    What several recipes have in common is made once.
+    """
     from toolkit.commands.junit import write_junit
-    from toolkit.commands.plan import describe
+    from toolkit.commands.plan import as_document, describe
     from toolkit.errors import SpectoolError
-    from toolkit.execute import build as build_plan
+    from toolkit.execute import build_all
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
     from toolkit.store import Store
 
     where = Store(store)
-    plan = make_plan(load_recipe(recipe, override or ()), where)
+    plans = [make_plan(load_recipe(name, override or ()), where) for name in recipe]
     if dry_run:
-        print(json.dumps(plan.to_json(), indent=2) if as_json else describe(plan))
+        print(as_document(plans) if as_json else "\n\n".join(map(describe, plans)))
         return
     done: list[Made] = []
     said: set[str] = set()
     if not require_cached:  # its error says them
-        _say_near_misses(plan.artefacts, said)
+        _say_near_misses([artefact for plan in plans for artefact in plan.artefacts], said)
 
     def report(made: Made) -> None:
         done.append(made)
@@ -71,24 +75,31 @@ def build(
     error: str | None = None
     try:
         if require_cached:
-            _refuse_to_make(plan)
-        built = build_plan(
-            plan, where, offline=offline_or_environment(offline), jobs=jobs, report=report
+            _refuse_to_make(plans)
+        built = build_all(
+            plans, where, offline=offline_or_environment(offline), jobs=jobs, report=report
         )
     except SpectoolError as failure:
         error = str(failure)
         raise
     finally:
         if junit:
-            write_junit(junit, plan, done, error)
+            write_junit(junit, plans, done, error)
     if as_json:
-        print(json.dumps({**json.loads(built.to_json()), "artefacts": [*map(_row, done)]}))
+        print(json.dumps({**_built(built), "artefacts": [*map(_row, done)]}))
 
 
-def _refuse_to_make(plan: Plan) -> None:
+def _built(models: Sequence[BuiltModels]) -> dict[str, Any]:
+    """Of one recipe as ever; of several a list."""
+    documents = [json.loads(found.to_json()) for found in models]
+    return documents[0] if len(documents) == 1 else {"recipes": documents}
+
+
+def _refuse_to_make(plans: Sequence[Plan]) -> None:
     from toolkit.errors import RunError
+    from toolkit.steps import common
 
-    missing = [artefact for artefact in plan.artefacts if not artefact.cached]
+    missing = [artefact for artefact in common(plans) if not artefact.cached]
     if missing:
         lines = "\n".join(
             "\n    ".join(

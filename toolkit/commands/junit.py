@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from toolkit.plan import Plan
 
 
-def write_junit(path: Path, plan: Plan, done: Sequence[Made], error: str | None) -> None:
+def write_junit(path: Path, plans: Sequence[Plan], done: Sequence[Made], error: str | None) -> None:
     """What was made or found, what failed, and what was not reached."""
+    from toolkit.steps import common
     from toolkit.store import write_atomic
 
-    made = {(m.artefact.kind, m.artefact.roles): m for m in done}
-    suite = ElementTree.Element("testsuite", name=f"spectool build {plan.recipe.name}")
-    failed = 0
-    for artefact in plan.artefacts:
+    made = {(m.artefact.kind, m.artefact.roles, m.artefact.command): m for m in done}
+    names = " ".join(plan.recipe.name for plan in plans)
+    suite = ElementTree.Element("testsuite", name=f"spectool build {names}")
+    failed, artefacts = 0, common(plans)
+    for artefact in artefacts:
         case = ElementTree.SubElement(
             suite, "testcase", classname=artefact.kind, name=artefact.role
         )
-        if found := made.get((artefact.kind, artefact.roles)):
+        if found := made.get((artefact.kind, artefact.roles, artefact.command)):
             case.set("time", f"{found.seconds:.3f}")
             state = "cached" if found.entry.cached else "built"
             ElementTree.SubElement(case, "system-out").text = f"{state} {found.entry.path}"
@@ -32,7 +34,7 @@ def write_junit(path: Path, plan: Plan, done: Sequence[Made], error: str | None)
             ElementTree.SubElement(case, "failure", message=error.splitlines()[0]).text = error
         else:
             ElementTree.SubElement(case, "skipped", message="not reached")
-    suite.set("tests", str(len(plan.artefacts)))
+    suite.set("tests", str(len(artefacts)))
     suite.set("failures", str(failed))
-    suite.set("skipped", str(len(plan.artefacts) - len(made) - failed))
+    suite.set("skipped", str(len(artefacts) - len(made) - failed))
     write_atomic(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

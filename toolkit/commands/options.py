@@ -27,6 +27,14 @@ RecipeArgument = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
+Recipes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECIPE...",
+        help="Recipe files, or names of bundled recipes.",
+        autocompletion=complete_recipe,
+    ),
+]
 OptionalRecipe = Annotated[
     str | None,
     typer.Argument(

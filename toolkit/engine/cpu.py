@@ -51,11 +51,13 @@ def build_cpu_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> N
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def engine_spec(checkpoint_digest: str, limits: EngineLimits) -> dict[str, Any]:
+def engine_spec(
+    checkpoint_digest: str, limits: EngineLimits, machine: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Everything that changes an engine's bytes: what its digest is taken over."""
     return {
         "engine": "cpu",
-        **machine_spec(),
+        **(machine or machine_spec()),
         "checkpoint": checkpoint_digest,
         "limits": limits.model_dump(mode="json"),
     }

@@ -211,7 +211,7 @@ def test_another_gpu_than_the_recipes_is_refused(build, checkpoint):
 
 def test_the_digest_is_of_flags_versions_and_gpu_never_of_paths(installation):
     machine = find_machine()
-    spec = engine_spec("c0ffee", made("draft_target"), "target", machine)
+    spec = engine_spec("c0ffee", made("draft_target"), "target", machine.spec())
     assert {
         key: spec[key] for key in ("checkpoint", "tensorrt_llm", "tensorrt", "cuda", "gpu")
     } == {

@@ -31,6 +31,8 @@ class CpuBackend(Backend):
     """Builds and loads engines on OpenVINO."""
 
     needs_floats = True
+    shows_logits = True
+    machine_keys = ("engine_version", "openvino")
 
     @staticmethod
     def unavailable() -> str | None:
@@ -50,8 +52,10 @@ class CpuBackend(Backend):
         check_limits(decoder_settings(config, where), limits)
 
     @staticmethod
-    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any]:
-        return engine_spec(checkpoint_digest, recipe.engine)
+    def engine_spec(
+        checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return engine_spec(checkpoint_digest, recipe.engine, machine)
 
     @staticmethod
     def machine() -> Mapping[str, Any]:

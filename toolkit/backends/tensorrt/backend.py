@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.interfaces import Backend
 from toolkit.engine.trtllm.build import build_engine, engine_spec, planned_limits
 from toolkit.engine.trtllm.command import build_command, engine_flags
+from toolkit.engine.trtllm.gpus import architecture, shown
 from toolkit.engine.trtllm.machine import find_machine, require_machine
 from toolkit.errors import SpectoolError
 from toolkit.recipe.schema import EngineLimits, Recipe
@@ -25,6 +26,7 @@ class TensorrtBackend(Backend):
     """Engines are planned anywhere, and built where trtllm-build and a GPU are."""
 
     builds_elsewhere = True
+    machine_keys = ("tensorrt_llm", "tensorrt", "cuda", "gpu")
     releases = ("0.16.0", "0.20.0", "1.0.0", "1.2.1")
 
     @staticmethod
@@ -44,12 +46,25 @@ class TensorrtBackend(Backend):
         """trtllm-build takes any length; the rules of engine/trtllm look at everything else."""
 
     @staticmethod
-    def engine_spec(checkpoint_digest: str, recipe: Recipe, role: str) -> dict[str, Any] | None:
+    def engine_spec(
+        checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         try:
-            machine = require_machine(recipe)
+            machine = machine or require_machine(recipe).spec()
         except SpectoolError:
             return None  # `build` says why
         return engine_spec(checkpoint_digest, recipe, role, machine)
+
+    @staticmethod
+    def builder(recipe: Recipe) -> Mapping[str, str]:
+        wanted = architecture(recipe.tensorrt.gpu or "")
+        gpu = {} if wanted is None else {"gpu": shown(wanted)}
+        return {"tensorrt_llm": recipe.tensorrt_llm, **gpu}
+
+    @staticmethod
+    def gpus(recipe: Recipe, role: str) -> int:
+        parallel = recipe.models()[role].parallel
+        return parallel.tp * parallel.pp
 
     @staticmethod
     def machine() -> Mapping[str, Any]:

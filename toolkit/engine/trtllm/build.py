@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +25,14 @@ from toolkit.store import MANIFEST, Store
 
 
 def engine_spec(
-    checkpoint_digest: str, recipe: Recipe, role: str, machine: Machine
+    checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that changes an engine's bytes: what its digest is taken over."""
     return {
         "engine": "tensorrt",
         "checkpoint": checkpoint_digest,
         "flags": engine_flags(recipe, role),
-        **machine.spec(),
+        **machine,
     }
 
 
@@ -53,7 +54,7 @@ def build_engine(checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, sto
     cache = caches / f"trt-{machine.tensorrt}-sm_{machine.sm}.cache"
     with (
         tempfile.TemporaryDirectory(prefix="spectool-build-") as area,
-        own_gpus(machine.gpus, parallel.tp * parallel.pp, store.root / ".locks") as gpus,
+        own_gpus(machine.gpus, parallel.tp * parallel.pp, _locks(store)) as gpus,
         progress(f"{role} engine", total=1) as bar,
     ):
         written = Path(area) / "timing.cache"
@@ -76,6 +77,11 @@ def build_engine(checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, sto
         if written.is_file():
             _keep(written, cache)
     _check(read_engine_of_build(out), recipe, role, pretrained)
+
+
+def _locks(store: Store) -> Path:
+    """Of this machine's GPUs; other machines may use the same store."""
+    return store.root / ".locks" / platform.node()
 
 
 def read_engine_of_build(out: Path) -> TrtEngine:
