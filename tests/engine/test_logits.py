@@ -6,6 +6,8 @@ import torch
 import transformers
 
 from toolkit.backends.cpu.backend import CpuBackend
+from toolkit.engine.cpu import build_cpu_engine
+from toolkit.recipe.schema import EngineLimits
 from toolkit.speculation.interfaces import Step
 
 TOKENS = np.random.default_rng(0).integers(0, 250, 150)
@@ -53,6 +55,19 @@ def test_variants_have_the_logits_of_transformers(build, family, tp, config):
     built = build(family, tp=tp, config=config)
     logits, _ = reference(built.source)
     np.testing.assert_allclose(ours(built.engine)[0], logits, atol=1e-4, rtol=0)
+
+
+def test_captured_states_are_those_that_enter_the_next_layers(build, tmp_path):
+    built = build("llama")
+    model = transformers.AutoModelForCausalLM.from_pretrained(built.source, dtype=torch.float32)
+    with torch.no_grad():
+        out = model.eval()(torch.tensor(TOKENS)[None], output_hidden_states=True)
+    limits = EngineLimits(max_batch_size=4, max_input_len=200, max_seq_len=256)
+    build_cpu_engine(built.checkpoint, tmp_path, limits, lambda layers: (0, layers - 2, layers))
+    _, found = ours(tmp_path)
+    layers = len(out.hidden_states) - 1
+    wanted = [out.hidden_states[i][0].numpy() for i in (1, layers - 1, layers)]
+    np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), atol=1e-4, rtol=0)
 
 
 def test_tied_embeddings_are_stored_once(build):

@@ -58,7 +58,28 @@ class FakeTableModel:
     def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
         assert len({step.seq for step in steps}) == len(steps)
         self.forwards.append([len(step.tokens) for step in steps])
-        return [StepOutput(self._row(step)) for step in steps]
+        return [
+            StepOutput(
+                self._row(step) if step.mask is None else self._tree(step),
+                step.tokens[:, None].astype(np.float32) if step.hidden else None,
+            )
+            for step in steps
+        ]
+
+    def _tree(self, step: Step) -> NDArray[np.float32]:  # [T, V]
+        """Each row sees the cache and the new tokens that its mask shows, in their order."""
+        cache, rows = self.cache[step.seq], []
+        assert step.positions is not None
+        assert step.mask is not None
+        assert step.rows == len(step.tokens)
+        for position, seen in zip(step.positions, step.mask, strict=True):
+            text = [*cache, *step.tokens[seen].tolist()]
+            assert position == len(text) - 1
+            context = ([0] * self.order + text)[-self.order :] if self.order else []
+            rows.append(self.table[tuple(context)])
+        cache.extend(step.tokens.tolist())
+        assert len(cache) <= self.max_seq_len
+        return np.stack(rows)
 
     def _row(self, step: Step) -> NDArray[np.float32]:  # [R, V]
         cache = self.cache[step.seq]

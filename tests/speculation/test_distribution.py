@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from toolkit.speculation.draft_length import Adaptive, Fixed
+from toolkit.speculation.draft_length import Adaptive, Confidence, Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.loop import Request, SpeculativeLoop
-from toolkit.speculation.sampling import Role, uniforms
+from toolkit.speculation.sampling import Role, uniform, uniforms
 
 from .table_model import FakeTableModel, random_table
+from .test_loop_trees import FakeTreeDrafter
 
 VOCAB, LENGTH = 3, 4
 PROMPT = (0, 1, 2, 2, 1, 0, 0, 2, 0, 1)  # every pair but 1 1, so that lookup always finds something
@@ -27,6 +28,11 @@ DRAFT = TARGET + random_table(9, VOCAB, spread=1.0)
 
 def draft_target():
     return DraftTargetDrafter(FakeTableModel(DRAFT, max_batch_size=64))
+
+
+def tree():
+    """Siblings drawn without replacement, two levels deep."""
+    return FakeTreeDrafter(DRAFT, width=2)
 
 
 def filtered(row, sampling):
@@ -88,7 +94,7 @@ FILTERS = {
     "top-p": SamplingParams(1.0, top_p=0.8),
     "all three": SamplingParams(1.3, top_k=2, top_p=0.85),
 }
-DRAFTERS = {"draft_target": draft_target, "ngram": NGramDrafter}
+DRAFTERS = {"draft_target": draft_target, "ngram": NGramDrafter, "tree": tree}
 each_drafter = pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS.keys())
 
 
@@ -120,9 +126,15 @@ def test_adaptive_lengths_keep_the_distribution(drafter):
     assert p_value(12_000, PLAIN, Adaptive(1, 3), drafter()) > 0.001
 
 
+@pytest.mark.parametrize("threshold", [0.45, 0.6])
+def test_stopping_where_the_draft_is_unsure_keeps_the_distribution(threshold):
+    assert p_value(20_000, PLAIN, Confidence(3, threshold), draft_target()) > 0.001
+
+
 @each_drafter
 def test_recovering_from_the_target_instead_of_the_residual_is_noticed(drafter, monkeypatch):
-    monkeypatch.setattr("toolkit.speculation.verify.residual", lambda target, draft: target)
+    for module in ("verify", "verify_tree"):
+        monkeypatch.setattr(f"toolkit.speculation.{module}.residual", lambda target, draft: target)
     assert p_value(10_000, PLAIN, Fixed(2), drafter()) < 1e-6
 
 
@@ -132,7 +144,11 @@ def test_accepting_too_readily_is_noticed(drafter, monkeypatch):
         scale = 0.8 if role is Role.ACCEPT else 1.0
         return [scale * u for u in uniforms(seed, position, count, role)]
 
+    def eager_one(seed, position, role, sibling):
+        return (0.8 if role is Role.ACCEPT else 1.0) * uniform(seed, position, role, sibling)
+
     monkeypatch.setattr("toolkit.speculation.loop.uniforms", eager)
+    monkeypatch.setattr("toolkit.speculation.loop.uniform", eager_one)
     assert p_value(10_000, PLAIN, Fixed(2), drafter()) < 1e-6
 
 
@@ -142,4 +158,21 @@ def test_reusing_the_drafts_uniform_is_noticed(drafter, monkeypatch):
         "toolkit.speculation.loop.uniforms",
         lambda seed, position, count, role: uniforms(seed, position, count, Role.DRAFT),
     )
+    monkeypatch.setattr(
+        "toolkit.speculation.loop.uniform",
+        lambda seed, position, role, sibling: uniform(seed, position, Role.DRAFT, sibling),
+    )
     assert p_value(10_000, PLAIN, Fixed(2), drafter()) < 1e-6
+
+
+def test_forgetting_that_siblings_are_drawn_without_replacement_is_noticed(monkeypatch):
+    """Three children of one node; each accept test must know which siblings came before."""
+    from toolkit.speculation import verify_tree
+
+    right = verify_tree._draft_row
+    monkeypatch.setattr(
+        verify_tree,
+        "_draft_row",
+        lambda probs, child, token, size, refused: right(probs, child, token, size, []),
+    )
+    assert p_value(20_000, PLAIN, Fixed(1), FakeTreeDrafter(DRAFT, width=2)) < 1e-6

@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +73,29 @@ def test_adaptive_stays_within_its_limits(steps):
         assert 2 <= draft_len <= 7
         drafted = min(drafted, draft_len)
         draft_len = policy.following(draft_len, drafted, min(accepted, drafted))
+
+
+def test_keeping_only_sure_tokens_after_drawing_them_would_bias_the_text():
+    """Why `confidence` looks at the distribution and never at the drawn token: exact, by hand."""
+    target, draft, threshold = [Fraction(1, 2)] * 2, [Fraction(9, 10), Fraction(1, 10)], 0.5
+    emitted = [Fraction(0), Fraction(0)]
+    for token, chance in enumerate(draft):
+        if chance < threshold:  # thrown away after it was drawn: the target draws instead
+            for other in (0, 1):
+                emitted[other] += chance * target[other]
+            continue
+        accept = min(Fraction(1), target[token] / chance)
+        emitted[token] += chance * accept
+        emitted[1 - token] += chance * (1 - accept)  # the residual is all on the other one
+    assert emitted == [Fraction(11, 20), Fraction(9, 20)]
+
+
+def test_confidence_is_the_recipes():
+    options = Speculation(
+        drafter="draft_target",
+        max_draft_len=6,
+        draft_length={"policy": "confidence", "threshold": 0.3},
+    )
+    policy = draft_length_policy(options)
+    assert (policy.first(), policy.confidence) == (6, 0.3)
+    assert policy.following(6, 2, 0) == 6

@@ -8,7 +8,8 @@ model.bin     its weights, in the checkpoint's dtype or int8; mapped, not read, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +28,48 @@ from toolkit.engine.graph import DecoderGraph
 from toolkit.engine.settings import DecoderSettings, decoder_settings
 from toolkit.engine.weights import Weights
 from toolkit.errors import InputError
-from toolkit.recipe.schema import EngineLimits
+from toolkit.recipe.schema import EngineLimits, Recipe
+from toolkit.registry import DRAFTERS
 
 DEFAULT_MAX_NUM_TOKENS = 8192
 
 
-def build_cpu_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> None:
-    """Write the engine of one checkpoint into `out`, an existing directory."""
-    from openvino import save_model
+Captured = Callable[[int], tuple[int, ...]]  # from a model's layers to those that it captures
 
+
+def final_states(layers: int) -> tuple[int, ...]:
+    """What is captured unless a drafter asks for more: the states after the last norm."""
+    return (layers,)
+
+
+def captured_for(recipe: Recipe, role: str) -> Captured:
+    """The states of a model that the recipe's drafter reads."""
+    options = recipe.speculation
+    if role != "target":
+        return final_states
+    return partial(DRAFTERS[options.drafter].captured_layers, options)
+
+
+def build_cpu_engine(
+    checkpoint_dir: Path, out: Path, limits: EngineLimits, captured: Captured = final_states
+) -> None:
+    """Write the engine of one checkpoint into `out`, an existing directory."""
     checkpoint = Checkpoint(checkpoint_dir)
     settings = decoder_settings(checkpoint.config, str(checkpoint_dir))
     check_limits(settings, limits)
     weights = Weights(checkpoint, int8=settings.int8_weights)
-    model = DecoderGraph(settings, weights, limits.max_seq_len).model()
-    config = engine_config(checkpoint.config, limits)
+    layers = captured(settings.num_layers)
+    model = DecoderGraph(settings, weights, limits.max_seq_len, layers).model()
+    write_engine(model, out, engine_config(checkpoint.config, limits, layers))
+
+
+def write_engine(model: Any, out: Path, config: dict[str, Any]) -> None:
+    """The graph, its weights, and the config.json that belongs to them."""
+    from openvino import save_model
+
     model.set_rt_info(config_seal(config), list(SEAL))
     save_model(model, out / GRAPH, compress_to_fp16=False)
-    config["cpu"] = {
+    config["cpu"] |= {
         "engine_version": ENGINE_VERSION,
         "files": {name: (out / name).stat().st_size for name in (GRAPH, WEIGHTS)},
     }
@@ -52,7 +77,10 @@ def build_cpu_engine(checkpoint_dir: Path, out: Path, limits: EngineLimits) -> N
 
 
 def engine_spec(
-    checkpoint_digest: str, limits: EngineLimits, machine: Mapping[str, Any] | None = None
+    checkpoint_digest: str,
+    limits: EngineLimits,
+    captured: Captured = final_states,
+    machine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that changes an engine's bytes: what its digest is taken over."""
     return {
@@ -60,6 +88,8 @@ def engine_spec(
         **(machine or machine_spec()),
         "checkpoint": checkpoint_digest,
         "limits": limits.model_dump(mode="json"),
+        # The checkpoint tells how many layers there are; of any number the rule is the same.
+        "captured_of_64_layers": list(captured(64)),
     }
 
 
@@ -78,12 +108,15 @@ def openvino_version() -> str | None:
         return None
 
 
-def engine_config(pretrained: Mapping[str, Any], limits: EngineLimits) -> dict[str, Any]:
+def engine_config(
+    pretrained: Mapping[str, Any], limits: EngineLimits, captured: tuple[int, ...]
+) -> dict[str, Any]:
     """config.json in the shape that trtllm-build writes."""
     longest_pass = limits.max_seq_len * limits.max_batch_size
     return {
         "version": toolkit.__version__,
         "pretrained_config": dict(pretrained),
+        "cpu": {"captured_layers": list(captured)},
         "build_config": {
             "max_input_len": limits.max_input_len,
             "max_seq_len": limits.max_seq_len,

@@ -12,7 +12,7 @@ from toolkit.engine.settings import DecoderSettings, decoder_settings, is_size
 from toolkit.errors import InputError
 from toolkit.store import digest
 
-ENGINE_VERSION = 2  # raise it when the same inputs give other bytes
+ENGINE_VERSION = 3  # raise it when the same inputs give other bytes
 BLOCK_SIZE = 32  # tokens per KV block; OpenVINO's paged attention has no other
 GRAPH, WEIGHTS, CONFIG = "model.xml", "model.bin", "config.json"
 SEAL = ("spectool", "config")  # where the graph keeps the digest of the config it was built for
@@ -29,6 +29,7 @@ class CpuEngine:
     max_input_len: int
     max_seq_len: int
     max_num_tokens: int
+    captured_layers: tuple[int, ...]
     seal: str
     block_size: int = BLOCK_SIZE
 
@@ -46,6 +47,7 @@ def read_engine(directory: Path) -> CpuEngine:
     if not isinstance(cpu, dict):
         raise InputError(f"{directory}: not an engine of backend cpu (no 'cpu' in {CONFIG})")
     problems = [*_version_problems(cpu), *_file_problems(directory, cpu), *_limit_problems(build)]
+    problems += _captured_problems(cpu)
     if problems:
         raise InputError(
             f"{directory}: {len(problems)} problem(s); build the engine again\n"
@@ -54,6 +56,7 @@ def read_engine(directory: Path) -> CpuEngine:
     return CpuEngine(
         directory=directory,
         settings=decoder_settings(config["pretrained_config"], str(directory)),
+        captured_layers=tuple(cpu["captured_layers"]),
         seal=config_seal(config),
         **{name: int(build[name]) for name in _LIMITS},
     )
@@ -61,7 +64,8 @@ def read_engine(directory: Path) -> CpuEngine:
 
 def config_seal(config: Mapping[str, Any]) -> str:
     """A digest by which graph and config.json know that they belong together."""
-    return digest({key: config[key] for key in ("pretrained_config", "build_config")})
+    sealed = {key: config[key] for key in ("pretrained_config", "build_config")}
+    return digest({**sealed, "captured_layers": config["cpu"]["captured_layers"]})
 
 
 def _read_config(directory: Path) -> dict[str, Any]:
@@ -97,6 +101,13 @@ def _file_problems(directory: Path, cpu: dict[str, Any]) -> list[str]:
         elif file.stat().st_size != sizes.get(name):
             problems.append(f"{name}: {file.stat().st_size} bytes, expected {sizes.get(name)}")
     return problems
+
+
+def _captured_problems(cpu: dict[str, Any]) -> list[str]:
+    captured = cpu.get("captured_layers")
+    if isinstance(captured, list) and captured and all(isinstance(n, int) for n in captured):
+        return []
+    return [f"cpu.captured_layers: {captured!r} is not a list of layers"]
 
 
 def _limit_problems(build: dict[str, Any]) -> list[str]:

@@ -21,13 +21,20 @@ LAYER = "transformer.layers.{i}."
 class DecoderGraph:
     """Writes one decoder; `model()` is the whole graph."""
 
-    def __init__(self, settings: DecoderSettings, weights: Weights, max_seq_len: int) -> None:
+    def __init__(
+        self,
+        settings: DecoderSettings,
+        weights: Weights,
+        max_seq_len: int,
+        captured: tuple[int, ...] = (),  # layers whose output states are wanted, see `model`
+    ) -> None:
         from openvino import opset13
 
         self.op = opset13
         self.settings = settings
         self.weights = weights
         self.max_seq_len = max_seq_len
+        self.captured = captured
         self.zero = opset13.constant(np.int64(0))
         self.ids = self._input("input_ids", [-1, -1], np.int64)  # [B, S]
         self.position_ids = self._input("position_ids", [-1, -1], np.int64)  # [B, S]
@@ -39,28 +46,43 @@ class DecoderGraph:
         self.assigns: list[Any] = []
 
     def model(self) -> Any:
-        """input_ids -> logits [R, V] and final hidden states [R, H] of the wanted rows."""
-        from openvino import Model
+        """input_ids -> logits [R, V] of the wanted rows, and captured states [S, C * H] of all.
 
-        op, hidden_size = self.op, self.settings.hidden_size
+        Captured are the residual stream after each of C layers, counted from 0, and the states
+        after the last norm where a layer's number is the number of layers.
+        """
+        op = self.op
         embedding = self.weights.embedding()
         x = op.gather(embedding, self.ids, self.zero)  # [B, S, H]
         if self.settings.embedding_scale != 1.0:
             x = op.multiply(x, self._scalar(self.settings.embedding_scale))
+        states = []
         for i in range(self.settings.num_layers):
             x = self._layer(x, i)
+            states.append(self._flat(x))
+        states.append(self._norm(self._flat(x), "transformer.ln_f.weight"))  # [S, H]
         # Only the wanted rows are worth the vocabulary matrix.
-        x = op.gather(op.reshape(x, self._ints(-1, hidden_size), False), self.rows, self.zero)
-        hidden = self._norm(x, "transformer.ln_f.weight")  # [R, H]
-        logits = op.matmul(hidden, self.weights.lm_head(embedding), False, True)  # [R, V]
+        final = op.gather(states[-1], self.rows, self.zero)  # [R, H]
+        logits = op.matmul(final, self.weights.lm_head(embedding), False, True)  # [R, V]
+        hidden = op.concat([states[i] for i in self.captured or (len(states) - 1,)], 1)
+        return self._whole(logits, hidden)
+
+    def _whole(self, logits: Any, hidden: Any, *more_inputs: Any) -> Any:
+        """The model of these two outputs."""
+        from openvino import Model
+
         inputs = [self.ids, self.position_ids, self.attention_mask, self.beam_idx, self.rows]
         results = [self._output("logits", logits), self._output("hidden", hidden)]
-        model = Model(results, self.assigns, inputs, self.settings.architecture)
+        model = Model(results, self.assigns, [*inputs, *more_inputs], self.settings.architecture)
         # Names count from the start of the process; the same checkpoint must give the same bytes.
         for number, node in enumerate(model.get_ordered_ops()):
             if node.get_type_name() != "Parameter":
                 node.set_friendly_name(f"{node.get_type_name()}_{number}")
         return model
+
+    def _flat(self, x: Any) -> Any:
+        """[B, S, H] -> [B * S, H]."""
+        return self.op.reshape(x, self._ints(-1, self.settings.hidden_size), False)
 
     def _layer(self, x: Any, i: int) -> Any:
         op, layer = self.op, LAYER.format(i=i)

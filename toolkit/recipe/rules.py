@@ -65,7 +65,15 @@ def _backend_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     drafter = DRAFTERS[recipe.speculation.drafter]
     if reason := drafter.unsupported_on(recipe.backend, recipe.tensorrt_llm):
         yield ("speculation", "drafter"), f"{recipe.speculation.drafter}: {reason}"
-    elif recipe.backend in RECIPE_RULES:
+        return
+    length = recipe.speculation.draft_length
+    if length.policy == "confidence" and not drafter.has_confidence:
+        yield (
+            ("speculation", "draft_length", "policy"),
+            f"confidence: {recipe.speculation.drafter} gives its drafts no probabilities; use "
+            "fixed, adaptive or schedule",
+        )
+    if recipe.backend in RECIPE_RULES:
         yield from RECIPE_RULES[recipe.backend](recipe)
 
 

@@ -106,7 +106,14 @@ class ScheduleEntry(Section):
 class DraftLength(Section):
     """How many tokens to draft in each verify step, up to max_draft_len."""
 
-    policy: Literal["fixed", "adaptive", "schedule"] = "fixed"
+    policy: Literal["fixed", "adaptive", "confidence", "schedule"] = "fixed"
+    threshold: float = Field(
+        0.4,
+        gt=0.0,
+        lt=1.0,
+        description="Confidence: draft on only while the drafter's likeliest token has at least "
+        "this probability.",
+    )
     min: int = Field(1, ge=1, description="Adaptive: never fewer than this.")
     schedule: tuple[ScheduleEntry, ...] = Field(
         (), description="Schedule: draft lengths by batch size, ascending."
@@ -119,6 +126,11 @@ class Speculation(Section):
     drafter: str
     max_draft_len: int = Field(4, ge=1, le=512)
     draft_length: DraftLength = DraftLength()
+
+    @property
+    def max_depth(self) -> int:
+        """The most tokens that one verify step can accept; fewer than max_draft_len for trees."""
+        return self.max_draft_len
 
 
 class EngineLimits(Section):

@@ -1,7 +1,8 @@
 """How many tokens to draft in the next verify step of one request.
 
 A policy sees only what was accepted. It must not look at draft tokens that were thrown away, nor
-decide after drawing a token whether to keep it: both would bias the output.
+decide after drawing a token whether to keep it: both would bias the output. With target (1/2, 1/2)
+and draft (9/10, 1/10), keeping only tokens that the draft gives 1/2 emits (11/20, 9/20).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class DraftLengthPolicy(ABC):
         """The length to use while `active` requests, this one included, share the target."""
         return draft_len
 
+    @property
+    def confidence(self) -> float:
+        """Stop drafting where the drafter is less sure than this; see DraftRequest."""
+        return 0.0
+
     @abstractmethod
     def following(self, draft_len: int, drafted: int, accepted: int) -> int:
         """The next draft_len, after `accepted` of `drafted` tokens stood (drafted <= draft_len)."""
@@ -42,7 +48,7 @@ class Fixed(DraftLengthPolicy):
 
     @classmethod
     def of(cls, options: Speculation) -> Fixed:
-        return cls(options.max_draft_len)
+        return cls(options.max_depth)
 
     def first(self) -> int:
         return self.draft_len
@@ -60,7 +66,7 @@ class Adaptive(DraftLengthPolicy):
 
     @classmethod
     def of(cls, options: Speculation) -> Adaptive:
-        return cls(min(options.draft_length.min, options.max_draft_len), options.max_draft_len)
+        return cls(min(options.draft_length.min, options.max_depth), options.max_depth)
 
     def first(self) -> int:
         return (self.min_draft_len + self.max_draft_len) // 2
@@ -73,6 +79,33 @@ class Adaptive(DraftLengthPolicy):
             return min(max(draft_len, drafted + 2), self.max_draft_len)
         if 2 * accepted < drafted:
             return max(draft_len - 1, self.min_draft_len)
+        return draft_len
+
+
+@dataclass(frozen=True)
+class Confidence(DraftLengthPolicy):
+    """As long as the drafter is sure: it stops before the first token that it would only guess.
+
+    Whether to draw a token is decided by the distribution that it would be drawn from, which only
+    depends on tokens that are kept. Its length must not follow what was accepted of earlier
+    drafts, for these lengths tell of tokens that were thrown away.
+    """
+
+    max_draft_len: int
+    threshold: float
+
+    @classmethod
+    def of(cls, options: Speculation) -> Confidence:
+        return cls(options.max_depth, options.draft_length.threshold)
+
+    @property
+    def confidence(self) -> float:
+        return self.threshold
+
+    def first(self) -> int:
+        return self.max_draft_len
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
         return draft_len
 
 
@@ -101,6 +134,7 @@ class Schedule(DraftLengthPolicy):
 POLICIES: Mapping[str, type[DraftLengthPolicy]] = {
     "fixed": Fixed,
     "adaptive": Adaptive,
+    "confidence": Confidence,
     "schedule": Schedule,
 }
 

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.recipe.schema import ModelSpec, Speculation
+from toolkit.speculation.embedded import CpuSide
 from toolkit.speculation.llmapi import LlmApiSide
 from toolkit.speculation.migration import MigrationSide
 from toolkit.speculation.tensorrt import TensorrtSide
+from toolkit.speculation.token_tree import depths
 from toolkit.speculation.trace import DraftTrace, TracedText
 
 
@@ -32,7 +34,8 @@ class Step:
     rows: int = 1  # logits are wanted for the last R of them; 0: none
     positions: NDArray[np.int64] | None = None  # [T] absolute; default: length, length + 1, ...
     mask: NDArray[np.bool_] | None = None  # [T, T] row attends to column; default: causal
-    hidden: bool = False  # also return the final hidden states of those rows
+    hidden: bool = False  # also return the captured hidden states of all T tokens
+    features: NDArray[np.float32] | None = None  # [T, H] what a drafting head reads beside tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class StepOutput:
     """What one forward pass says about one sequence."""
 
     logits: NDArray[np.float32]  # [R, V], V = the unpadded vocabulary
-    hidden: NDArray[np.float32] | None = None  # [R, H]
+    hidden: NDArray[np.float32] | None = None  # [T, C * H] of the C layers that it captures
 
 
 class LanguageModel(Protocol):
@@ -103,24 +106,49 @@ class DraftRequest:
 
     seq: int  # the id under which the loop began it
     tokens: Sequence[int]  # prompt and output so far; the last one is not in the target's KV yet
-    draft_len: int  # draft at most this many
+    draft_len: int  # draft at most this many, one after the other; a tree is at most this deep
     sampling: SamplingParams
+    # Stop before a token that the drafter's likeliest choice for is less probable than this. The
+    # distribution decides, never the token drawn from it: see draft_length.py.
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Drafted tokens and the distributions they were drawn from."""
 
-    tokens: list[int]  # at most draft_len; may be empty
+    tokens: list[int]  # a chain of at most draft_len, or the nodes of a tree; may be empty
     # [len(tokens), V] after temperature, top-k and top-p. None: drafted without chance (greedy,
-    # lookup), so each distribution is one-hot at the drafted token.
+    # lookup), so each distribution is one-hot at the drafted token. Children of one node were
+    # drawn in their order without replacement, and all have the row of the first draw.
     probs: NDArray[np.float64] | None = None
+    # Of each node, earlier in `tokens`; -1: it follows the text. None: a chain.
+    parents: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path: what one verify step can accept."""
+        return len(self.tokens) if self.parents is None else max(depths(self.parents), default=0)
+
+    def first(self, count: int) -> Proposal:
+        """Its first tokens: parents stand before their children, so that they are a tree too."""
+        if len(self.tokens) <= count:
+            return self
+        return Proposal(
+            self.tokens[:count],
+            None if self.probs is None else self.probs[:count],
+            None if self.parents is None else self.parents[:count],
+        )
 
 
-class Drafter(TensorrtSide, MigrationSide, LlmApiSide, ABC):
+class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
     """One way to draft. Everything that differs by drafter stands in the drafter's own file."""
 
     Options: ClassVar[type[Speculation]]
+    # Whether it reads the target's hidden states: then `observe` is called.
+    reads_hidden: ClassVar[bool] = False
+    # Whether it knows how sure it is of a draft, and heeds `DraftRequest.confidence`.
+    has_confidence: ClassVar[bool] = False
 
     @classmethod
     def unsupported_on(cls, backend: str, version: str) -> str | None:
@@ -143,6 +171,12 @@ class Drafter(TensorrtSide, MigrationSide, LlmApiSide, ABC):
     @abstractmethod
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """A proposal for each request, in the same order, drafted together where that is faster."""
+
+    def observe(self, seq: int, hidden: NDArray[np.float32]) -> None:
+        """Captured hidden states [n, C * H] of the next n tokens of the text that the target read.
+
+        Before `accept` of the step that read them; every token comes once, in order.
+        """
 
     def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
         """`tokens` were emitted by a verify step; the first `accepted` of them were drafted."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from time import perf_counter_ns
 
 import numpy as np
@@ -29,9 +30,17 @@ from toolkit.speculation.interfaces import (
     StepOutput,
 )
 from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
-from toolkit.speculation.sampling import LazyProbabilities, Role, most_likely, uniforms
+from toolkit.speculation.sampling import (
+    LazyProbabilities,
+    Role,
+    most_likely,
+    uniform,
+    uniforms,
+)
 from toolkit.speculation.stop import Decode, StopCondition
+from toolkit.speculation.token_tree import ancestors, check_parents, depths
 from toolkit.speculation.verify import verify, verify_greedy
+from toolkit.speculation.verify_tree import verify_tree, verify_tree_greedy
 
 __all__ = ["Chunk", "Output", "Request", "SpeculativeLoop"]
 
@@ -120,6 +129,7 @@ class SpeculativeLoop(GenerationLoop):
         ]
         for (state, count), output in zip(reading, outputs[len(verifying) :], strict=True):
             state.read += count
+            self._observe(state, output)
             if not state.unread and not state.started:
                 # The prompt's last row is a verify step without a draft.
                 emitted.append((state, self._emit(state, Proposal([]), output)))
@@ -135,10 +145,14 @@ class SpeculativeLoop(GenerationLoop):
         verifying = self._propose([state for state in self._running if not state.unread])
         reading = self._pieces_to_read()
         steps = [
-            *(_verify_step(state, proposal) for state, proposal in verifying),
-            *(_prefill_step(state, count) for state, count in reading),
+            *(_verify_step(state, proposal, self._hidden(state)) for state, proposal in verifying),
+            *(_prefill_step(state, count, self._hidden(state)) for state, count in reading),
         ]
         return verifying, reading, self._target.forward(steps) if steps else []
+
+    def _hidden(self, state: Active) -> bool:
+        """Whether this request's drafter wants to see what the target thinks."""
+        return state.speculates and self._drafter is not None and self._drafter.reads_hidden
 
     def _admit(self) -> None:
         """Give slots to those that wait, first come first served."""
@@ -178,8 +192,9 @@ class SpeculativeLoop(GenerationLoop):
     def _propose(self, verifying: Sequence[Active]) -> list[tuple[Active, Proposal]]:
         """Each with its proposal, empty where nothing may be drafted."""
         active = len(self._running)
+        confidence = self._policy.confidence
         requests = [
-            DraftRequest(state.id, state.tokens, room, state.request.sampling)
+            DraftRequest(state.id, state.tokens, room, state.request.sampling, confidence)
             for state in verifying
             if (room := state.room(self._policy, active)) > 0
         ]
@@ -194,19 +209,23 @@ class SpeculativeLoop(GenerationLoop):
     def _checked(self, request: DraftRequest, proposal: Proposal) -> Proposal:
         """A drafter that breaks its contract must not reach the target's cache."""
         drafter, vocab_size = type(self._drafter).__name__, self._target.vocab_size
-        if len(proposal.tokens) > request.draft_len:
+        if proposal.parents is not None:
+            check_parents(proposal.parents, len(proposal.tokens))
+        if proposal.depth > request.draft_len:
             raise RuntimeError(
-                f"{drafter} drafted {len(proposal.tokens)} tokens, allowed {request.draft_len}"
+                f"{drafter} drafted {proposal.depth} tokens, allowed {request.draft_len}"
             )
         if any(not 0 <= token < vocab_size for token in proposal.tokens):
             raise RuntimeError(f"{drafter} drafted outside the vocabulary of {vocab_size}")
-        return proposal
+        # A tree has more nodes than one path; the target's context must hold them all.
+        return proposal.first(self._target.max_seq_len - len(request.tokens))
 
     def _emit(self, state: Active, proposal: Proposal, output: StepOutput) -> Chunk:
         """Verify, stop where the request says so, and roll everything back to what stands."""
-        tokens, accepted = _choose(state, proposal, output)
+        tokens, path = _choose(state, proposal, output)
         tokens, stopped = state.stop.cut(tokens)
-        accepted, drafted = min(accepted, len(tokens)), len(proposal.tokens)
+        accepted, drafted = min(len(path), len(tokens)), proposal.depth
+        base = state.read
         state.tokens += tokens
         state.read = len(state.tokens) - 1
         verified = state.count(len(tokens), drafted, accepted)
@@ -216,12 +235,27 @@ class SpeculativeLoop(GenerationLoop):
         if reason:
             self._end(state)
         elif verified:
-            self._roll_back(state, tokens, drafted, accepted)
+            self._keep(state, base, proposal, path, output)
+            self._tell(state, tokens, drafted, accepted)
         return Chunk(state.id, tokens, accepted, drafted, reason)
 
-    def _roll_back(self, state: Active, tokens: list[int], drafted: int, accepted: int) -> None:
+    def _keep(
+        self, state: Active, base: int, proposal: Proposal, path: list[int], output: StepOutput
+    ) -> None:
+        """Of the last token and the draft, fed from position `base`, only what stands."""
         assert state.slot is not None
-        self._target.truncate(state.slot, state.read)
+        if proposal.parents is None:
+            self._target.truncate(state.slot, state.read)
+        else:
+            self._target.keep(state.slot, base, [0, *(node + 1 for node in path)])
+        self._observe(state, output, [0, *(node + 1 for node in path)])
+
+    def _observe(self, state: Active, output: StepOutput, rows: list[int] | None = None) -> None:
+        if output.hidden is not None and self._drafter:
+            hidden = output.hidden if rows is None else output.hidden[rows]
+            self._drafter.observe(state.id, hidden)
+
+    def _tell(self, state: Active, tokens: list[int], drafted: int, accepted: int) -> None:
         if state.speculates and self._drafter:
             self._drafter.accept(state.id, tokens, accepted)
         if state.request.draft_len is None:
@@ -244,27 +278,55 @@ class SpeculativeLoop(GenerationLoop):
             self._target.close(slot)
 
 
-def _verify_step(state: Active, proposal: Proposal) -> Step:
+def _verify_step(state: Active, proposal: Proposal, hidden: bool) -> Step:
     assert state.slot is not None
     tokens = np.array([state.tokens[-1], *proposal.tokens], dtype=np.int64)
-    return Step(state.slot, tokens, rows=len(tokens))
+    if proposal.parents is None:
+        return Step(state.slot, tokens, rows=len(tokens), hidden=hidden)
+    parents = (-1, *(parent + 1 for parent in proposal.parents))  # the last token is the root
+    return Step(
+        state.slot,
+        tokens,
+        rows=len(tokens),
+        positions=state.read - 1 + np.array(depths(parents), dtype=np.int64),
+        mask=ancestors(parents),
+        hidden=hidden,
+    )
 
 
-def _prefill_step(state: Active, count: int) -> Step:
+def _prefill_step(state: Active, count: int, hidden: bool) -> Step:
     assert state.slot is not None
     tokens = np.array(state.tokens[state.read : state.read + count], dtype=np.int64)
-    return Step(state.slot, tokens, rows=int(count == state.unread and not state.started))
+    rows = int(count == state.unread and not state.started)
+    return Step(state.slot, tokens, rows=rows, hidden=hidden)
 
 
-def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], int]:
-    """The new tokens and how many of them were drafted."""
+def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], list[int]]:
+    """The new tokens, and which of the proposal's stand (the path, for a tree)."""
     sampling, position, drafted = state.request.sampling, len(state.tokens), len(proposal.tokens)
+    if proposal.parents is not None:
+        if sampling.greedy:
+            chosen = most_likely(output.logits)
+            return verify_tree_greedy(proposal.tokens, proposal.parents, chosen)
+        return verify_tree(
+            proposal.tokens,
+            proposal.parents,
+            proposal.probs,
+            LazyProbabilities(output.logits, sampling),
+            partial(_number, sampling.seed, position),
+        )
     if sampling.greedy:
-        return verify_greedy(proposal.tokens, most_likely(output.logits))
-    return verify(
-        proposal.tokens,
-        proposal.probs,
-        LazyProbabilities(output.logits, sampling),
-        uniforms(sampling.seed, position, drafted, Role.ACCEPT),
-        uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
-    )
+        tokens, accepted = verify_greedy(proposal.tokens, most_likely(output.logits))
+    else:
+        tokens, accepted = verify(
+            proposal.tokens,
+            proposal.probs,
+            LazyProbabilities(output.logits, sampling),
+            uniforms(sampling.seed, position, drafted, Role.ACCEPT),
+            uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
+        )
+    return tokens, list(range(accepted))
+
+
+def _number(seed: int, position: int, depth: int, role: Role, sibling: int = 0) -> float:
+    return uniform(seed, position + depth, role, sibling)

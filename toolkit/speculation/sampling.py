@@ -33,9 +33,14 @@ class Role(IntEnum):
     DRAFT = 2  # the draft token
 
 
-def uniform(seed: int, position: int, role: Role) -> float:
-    """A number in [0, 1) for the token at absolute `position` (prompt included)."""
-    key = blake2b(pack("<QQQ", seed, position, role), digest_size=8).digest()
+def uniform(seed: int, position: int, role: Role, sibling: int = 0) -> float:
+    """A number in [0, 1) for the token at absolute `position` (prompt included).
+
+    Several tokens that a tree has for one position are told apart by `sibling`: their place among
+    the children of one node. Cousins share their numbers, for at most one of them is looked at.
+    """
+    decides = role + len(Role) * sibling
+    key = blake2b(pack("<QQQ", seed, position, decides), digest_size=8).digest()
     return (int.from_bytes(key, "little") >> 11) * 2.0**-53
 
 
@@ -98,6 +103,15 @@ def distribution(
         probs[logits < np.partition(logits, -params.top_k)[-params.top_k]] = 0.0
     probs /= probs.sum()
     return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
+
+
+def confidence(
+    logits: Logits,  # [V]
+) -> float:
+    """The probability of the likeliest token, at temperature 1 and whatever the request's is."""
+    highest = float(logits.max())
+    _require_finite(highest)
+    return float(1.0 / np.exp(logits - highest, dtype=np.float64).sum())
 
 
 def _nucleus(probs: Floats, top_p: float) -> Floats:

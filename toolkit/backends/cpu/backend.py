@@ -10,6 +10,7 @@ from toolkit.backends.cpu.model import CpuModel
 from toolkit.backends.interfaces import Backend
 from toolkit.engine.cpu import (
     build_cpu_engine,
+    captured_for,
     check_limits,
     engine_spec,
     machine_spec,
@@ -55,7 +56,7 @@ class CpuBackend(Backend):
     def engine_spec(
         checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        return engine_spec(checkpoint_digest, recipe.engine, machine)
+        return engine_spec(checkpoint_digest, recipe.engine, captured_for(recipe, role), machine)
 
     @staticmethod
     def machine() -> Mapping[str, Any]:
@@ -71,7 +72,7 @@ class CpuBackend(Backend):
     def build_engine(
         checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
     ) -> None:
-        build_cpu_engine(checkpoint_dir, out, recipe.engine)
+        build_cpu_engine(checkpoint_dir, out, recipe.engine, captured_for(recipe, role))
 
     def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
         from toolkit.backends.runtime import Runtime

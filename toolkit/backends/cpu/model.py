@@ -99,13 +99,16 @@ class CpuModel:
         rows = [_wanted_rows(steps[piece.step], piece) for piece in pieces]
         logits, hidden = self._paged.infer(self._inputs(steps, pieces, rows))
         logits = logits.copy()  # the engine's own memory: the next pass writes there
-        taken = 0
+        taken = read = 0
         for piece, span in zip(pieces, rows, strict=True):
             step = steps[piece.step]
-            here = slice(taken, taken + len(span))
-            states = hidden[here].copy() if step.hidden else hidden[:0]
+            here, fed = (
+                slice(taken, taken + len(span)),
+                slice(read, read + piece.stop - piece.start),
+            )
+            states = hidden[fed].copy() if step.hidden else hidden[:0]
             parts[piece.step].append((logits[here], states))
-            taken += len(span)
+            taken, read = here.stop, fed.stop
             self._sequences[step.seq].length += piece.stop - piece.start
 
     def _inputs(

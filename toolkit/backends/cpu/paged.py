@@ -56,7 +56,7 @@ class PagedModel:
     def infer(
         self, inputs: dict[str, NDArray[Any]]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """logits [R, V] and hidden states [R, H]: views that the next call overwrites."""
+        """logits [R, V] and captured states [T, C * H]: views that the next call overwrites."""
         request = self._request
         for name, values in inputs.items():
             bound = self._bound.get(name)

@@ -159,10 +159,11 @@ def _parallel(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
 def _draft_length(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
     options = recipe.speculation
     length, where = options.draft_length, ("speculation", "draft_length", "policy")
-    if length.policy == "adaptive":
+    if length.policy in ("adaptive", "confidence"):
         yield (
             where,
-            "adaptive: TensorRT-LLM has one draft length for a whole batch; use fixed or schedule",
+            f"{length.policy}: TensorRT-LLM has one draft length for a whole batch; use fixed or "
+            "schedule",
         )
     if length.policy != "schedule" or not length.schedule:
         return

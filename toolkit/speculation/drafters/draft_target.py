@@ -14,7 +14,15 @@ from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.migration import NGRAM_COSTS, Change
-from toolkit.speculation.sampling import Floats, Role, distribution, draw, most_likely, uniform
+from toolkit.speculation.sampling import (
+    Floats,
+    Role,
+    confidence,
+    distribution,
+    draw,
+    most_likely,
+    uniform,
+)
 from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 from toolkit.speculation.trace import DraftTrace, TracedText, by_position, chance_to_stand
@@ -36,6 +44,7 @@ class DraftTargetDrafter(Drafter):
     """One forward pass of the draft model per depth, over the sequences that still draft."""
 
     Options = DraftTargetSpeculation
+    has_confidence = True
     llmapi_since = "1.0"
     nearest: ClassVar[Mapping[str, str]] = {"ngram": NGRAM_COSTS}
     optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -171,9 +180,13 @@ class DraftTargetDrafter(Drafter):
                 Step(self._slots[d.request.seq], np.asarray(feed, dtype=np.int64))
                 for d, feed in zip(drafting, feeds, strict=True)
             ]
-            for d, output in zip(drafting, self._draft.forward(steps), strict=True):
-                d.extend(output.logits[:, : self._vocab_size], self._vocab_size)
-            drafting = [d for d in drafting if len(d.tokens) < self._room(d.request)]
+            outputs = zip(drafting, self._draft.forward(steps), strict=True)
+            drafting = [
+                d
+                for d, output in outputs
+                if d.extend(output.logits[:, : self._vocab_size], self._vocab_size)
+                and len(d.tokens) < self._room(d.request)
+            ]
             feeds = [d.tokens[-1:] for d in drafting]
         return [d.proposal() for d in drafts]
 
@@ -239,17 +252,23 @@ class _Draft:
         self,
         logits: NDArray[np.float32],  # [1, at most the target's V]
         vocab_size: int,
-    ) -> None:
-        """Choose the next token as the target would: greedily, or with the same filters."""
+    ) -> bool:
+        """Choose the next token as the target would: greedily, or with the same filters.
+
+        False: not sure enough, nothing was chosen.
+        """
         sampling = self.request.sampling
+        if self.request.confidence and confidence(logits[0]) < self.request.confidence:
+            return False
         if sampling.greedy:
             self.tokens.append(most_likely(logits)[0])
-            return
+            return True
         probs = distribution(logits[0], sampling)
         position = len(self.request.tokens) + len(self.tokens)
         self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
         missing = vocab_size - len(probs)  # a smaller draft vocabulary never proposes the rest
         self._probs.append(np.pad(probs, (0, missing)) if missing else probs)
+        return True
 
     def proposal(self) -> Proposal:
         return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)

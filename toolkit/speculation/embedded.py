@@ -1,0 +1,24 @@
+"""What backend `cpu` asks a drafter: which of the target's states it reads, and its heads.
+
+Every answer has a default for drafters that are no heads, so a drafter's file says only what
+differs.
+"""
+
+from __future__ import annotations
+
+from toolkit.recipe.schema import HeadSource, Speculation
+
+
+class CpuSide:
+    """The part of a drafter that the embedded engine is built by."""
+
+    @classmethod
+    def captured_layers(cls, options: Speculation, layers: int) -> tuple[int, ...]:
+        """Layers of the target, counted from 0, whose output states it reads; `layers` itself
+        stands for the states after the last norm."""
+        return (layers,)
+
+    @classmethod
+    def cpu_heads(cls, options: Speculation) -> HeadSource | None:
+        """Weights that become an engine of their own, role `heads`, if there are any."""
+        return None
