@@ -13,11 +13,11 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "tensorrt_llm_tensors.txt"
 
 
 def upstream(model: str, side: str) -> dict[str, Tensor]:
-    """`name TYPE[dims] flags; ...` of one model in the golden file."""
-    section = GOLDEN.read_text().partition(f"/{model}\n")[2].partition("###")[0]
-    line = next(line for line in section.splitlines() if line.startswith(f"{side}: "))
+    """`name TYPE[dims] flags; ...` of one model in the golden file, later additions included."""
+    sections = [part.partition("###")[0] for part in GOLDEN.read_text().split(f"/{model}\n")[1:]]
+    lines = [line for line in "".join(sections).splitlines() if line.startswith(f"{side}: ")]
     tensors = {}
-    for item in line.removeprefix(f"{side}: ").split("; "):
+    for item in "; ".join(line.removeprefix(f"{side}: ") for line in lines).split("; "):
         name, kind, *flags = item.split()
         dtype, dims = re.fullmatch(r"(\w+)\[(.*)\]", kind).groups()
         tensors[name] = Tensor(

@@ -78,6 +78,13 @@ def test_counts_are_of_the_whole_request():
     assert reply.acceptance_rate == 5 / 12
 
 
+def test_output_tokens_are_counted_for_those_who_ask():
+    chunks = [chunk(b"a"), chunk("한".encode()[:2]), chunk("한".encode()[2:], reason="stop")]
+    asked = replies(chunks, stream=True, return_num_output_tokens=True)
+    assert [reply.output_tokens for reply in asked.replies] == [1, 4]
+    assert [reply.output_tokens for reply in replies(chunks).replies] == [None]
+
+
 def test_a_request_that_drafted_nothing_has_rate_zero():
     [reply] = replies([chunk(b"a", reason="stop")]).replies
     assert reply.acceptance_rate == 0.0

@@ -80,11 +80,15 @@ class Tokenizer:
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins."""
-        if self.chat_template is None:
-            return self.encode("\n".join(message["content"] for message in messages))
-        special = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
         # The template writes the special tokens itself.
-        return self.encode(render_chat(self.chat_template, messages, special), add_special=False)
+        return self.encode(self.chat_text(messages), add_special=self.chat_template is None)
+
+    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The same as text; without a template the contents, a line each."""
+        if self.chat_template is None:
+            return "\n".join(message["content"] for message in messages)
+        special = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
+        return render_chat(self.chat_template, messages, special)
 
     def stream(self) -> TextStream:
         return TextStream(self.decode, bytewise=self._bytewise)

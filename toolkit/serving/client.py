@@ -44,6 +44,7 @@ class Ask:
     use_draft_logits: bool | None = None
     exclude_input_in_output: bool | None = None
     return_perf_metrics: bool | None = None
+    return_num_output_tokens: bool | None = None
 
     def inputs(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -57,6 +58,7 @@ class Answer:
     acceptance_rate: float | None = None
     total_accepted_draft_tokens: int | None = None
     total_draft_tokens: int | None = None
+    num_output_tokens: int | None = None
 
 
 def generate(http: str, model: str, ask: Ask, *, timeout_s: float = 600.0) -> Answer:
@@ -147,6 +149,7 @@ def _answer(fields: dict[str, Any]) -> Answer:
         None if rate is None else float(rate),
         _count(fields, "total_accepted_draft_tokens"),
         _count(fields, "total_draft_tokens"),
+        _count(fields, "num_output_tokens"),
     )
 
 

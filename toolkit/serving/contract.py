@@ -179,12 +179,20 @@ _SPECULATIVE_INPUTS = (
     return_perf_metrics      BOOL[1]     opt  reshape
     stream                   BOOL[1]     opt
     num_draft_tokens         INT32[1]    opt
+    return_num_output_tokens BOOL[1]     opt  reshape
 """
+)
+_TEXT_OUTPUTS = (
+    """
+    text_output        STRING[-1]
+    num_output_tokens  INT32[1]
+    """
+    + _PERF_OUTPUTS
 )
 
 TENSORRT_LLM_BLS = Contract(
     inputs=tensors(_SPECULATIVE_INPUTS + "use_draft_logits BOOL[1] opt reshape"),
-    outputs=tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
+    outputs=tensors(_TEXT_OUTPUTS),
     parameters=_parameters(
         tensorrt_llm_model_name="model!",
         tensorrt_llm_draft_model_name="model",
@@ -203,7 +211,7 @@ TENSORRT_LLM_BLS = Contract(
 # Not one of TensorRT-LLM's: the whole loop in one model, asked in the words of its BLS model.
 INPROCESS = Contract(
     inputs=tensors(_SPECULATIVE_INPUTS),
-    outputs=tensors("text_output STRING[-1]" + _PERF_OUTPUTS),
+    outputs=tensors(_TEXT_OUTPUTS),
     parameters=_parameters(
         recipe="json!",
         engine_dirs="paths!",

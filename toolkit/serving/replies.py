@@ -28,6 +28,7 @@ class Reply:
     accepted_tokens: int
     with_counts: bool
     final: bool
+    output_tokens: int | None = None  # of the whole request so far, if it asked for them
 
     @property
     def acceptance_rate(self) -> float:
@@ -57,6 +58,7 @@ class ReplyBuilder:
     whole: list[str] = field(default_factory=list)
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    output_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.held = HeldText(self.request.stop_words)
@@ -80,10 +82,18 @@ class ReplyBuilder:
     def _send(self, final: bool) -> None:
         text = "".join(self.whole)
         self.whole.clear()
-        with_counts = self.request.return_perf_metrics
-        self.sink.send(Reply(text, self.draft_tokens, self.accepted_tokens, with_counts, final))
+        reply = Reply(
+            text,
+            self.draft_tokens,
+            self.accepted_tokens,
+            with_counts=self.request.return_perf_metrics,
+            final=final,
+            output_tokens=self.output_tokens if self.request.return_num_output_tokens else None,
+        )
+        self.sink.send(reply)
 
     def _count(self, chunk: Chunk) -> None:
+        self.output_tokens += len(chunk.tokens)
         self.draft_tokens += chunk.drafted
         self.accepted_tokens += chunk.accepted
         self.counters.add(len(chunk.tokens), chunk.drafted, chunk.accepted)

@@ -30,6 +30,7 @@ class TextRequest:
     end_id: int | None = None  # None: the tokenizer's end tokens; negative: never stop early
     sampling: SamplingParams = GREEDY
     return_perf_metrics: bool = False
+    return_num_output_tokens: bool = False
     stream: bool = False
     num_draft_tokens: int | None = None  # None: as the recipe says; 0: plain decoding
     use_draft_logits: bool | None = None  # None: as the deployment is made
@@ -143,6 +144,7 @@ def text_request(arrays: Arrays, *, max_draft_len: int) -> TextRequest:
         end_id=fields.integer("end_id", -1, 2**31 - 1),
         sampling=sampling_params(fields),
         return_perf_metrics=fields.flag("return_perf_metrics", False),
+        return_num_output_tokens=fields.flag("return_num_output_tokens", False),
         stream=fields.flag("stream", False),
         num_draft_tokens=num_draft_tokens,
         use_draft_logits=fields.optional_flag("use_draft_logits"),

@@ -124,6 +124,8 @@ class ReplySender(_Sender):
         outputs = [text_tensor("text_output", reply.text)]
         if reply.with_counts:
             outputs += perf_tensors(reply.draft_tokens, reply.accepted_tokens)
+        if reply.output_tokens is not None:
+            outputs.append(tensor("num_output_tokens", [[reply.output_tokens]], np.int32))
         self._respond(outputs, final=reply.final)
 
 

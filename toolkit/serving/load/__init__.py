@@ -1,0 +1,1 @@
+"""Load on a served text model over gRPC streaming: asked by clients, counted, summed up."""
