@@ -65,6 +65,7 @@ class FakeDeployment:
     merge: int = 1
     together: int = 1
     eos: int = 100
+    step_s: float = 0.0  # what a step takes
     finished: list[FakeRequest] = field(default_factory=list)
     iteration_log: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,6 +107,7 @@ class FakeDeployment:
 
     def _step(self, request: FakeRequest, start: int, max_tokens: int) -> list[int]:
         first = request.iterations == 0
+        time.sleep(self.step_s)
         self._in_step(request)
         accepted = 0
         if not first and self.k:

@@ -49,12 +49,9 @@ def repo(
     as_json: Json = False,
 ) -> None:
     """Write the Triton model repository; build what is missing."""
-    from toolkit.backends.interfaces import LoadingBackend
-    from toolkit.errors import InputError
     from toolkit.execute import build
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
-    from toolkit.registry import BACKENDS
     from toolkit.serving.given import given_models
     from toolkit.serving.layouts import layout_of
     from toolkit.serving.lint import lint, raise_errors
@@ -68,11 +65,6 @@ def repo(
     check_replaceable(out, force)  # now, not after minutes of building
     where = Store(store)
     loaded = load_recipe(recipe, override or ())
-    if issubclass(BACKENDS[loaded.backend], LoadingBackend):
-        raise InputError(
-            f"{recipe}: backend {loaded.backend!r} is not served from a model repository; "
-            "spectool build writes its serve.sh (trtllm-serve)"
-        )
     if engine or tokenizer:
         built = given_models(loaded, engine or (), tokenizer)
     else:
@@ -96,6 +88,6 @@ def repo(
         print(note)
     if programs:
         command = (written / programs[0]).read_text(encoding="utf-8").partition("exec ")[2]
-        print(f"{command}next: {shlex.quote(programs[0])} where Triton has backend tensorrtllm")
+        print(f"{command}next: {shlex.quote(programs[0])} where Triton has {layout.needs}")
     else:
         print(f"next: spectool serve {shlex.quote(str(out))}")

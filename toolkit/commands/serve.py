@@ -47,13 +47,13 @@ def serve(
     from toolkit.errors import MissingDependencyError
     from toolkit.progress import progress
     from toolkit.serving import shared_memory
+    from toolkit.serving.launch_script import SCRIPT
     from toolkit.serving.lint import lint, raise_errors
     from toolkit.serving.lint.machine import check_machine
     from toolkit.serving.lint.repository import BACKEND, read_repository
     from toolkit.serving.repository import repository_manifest
     from toolkit.serving.server import TritonServer
     from toolkit.serving.smoke import smoke
-    from toolkit.serving.tensorrt.launch import SCRIPT
 
     raise_errors(repository, lint(repository))
     raise_errors(repository, list(check_machine(repository)))
@@ -81,7 +81,7 @@ def serve(
             on_ready=lambda model: bar.advance(),
         )
         with server:
-            answer = smoke(address, entry) if entry else None
+            answer = smoke(address, entry, manifest.get("layout")) if entry else None
             _say(server, entry, answer, as_json)
             if not check:
                 typer.echo("Ctrl-C stops it", err=True)

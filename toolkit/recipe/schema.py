@@ -316,6 +316,30 @@ class TritonTensorRT(Section):
         return self.target if role == "target" else self.draft
 
 
+class TritonPyTorch(Section):
+    """Backend `pytorch` only: how Triton's model runs the LLM API."""
+
+    decoupled: bool = Field(
+        True, description="Responses may stream; false: one to a request, and unary gRPC works."
+    )
+    stream_deltas: bool = Field(
+        False,
+        description="true: a streamed response has the new text; false: all of it so far, as from "
+        "TensorRT-LLM's own model.",
+    )
+    gpus: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = Field(
+        None,
+        min_length=1,
+        description="The GPUs of each instance; null: one instance on those that are visible.",
+    )
+    nodes: int = Field(1, ge=1, description="Machines that share the target's ranks (srun).")
+    max_queue_size: int = Field(256, ge=1, description="Requests that may wait; more are refused.")
+    cancellation_check_period_ms: int = Field(100, ge=1)
+    tritonserver: str = Field(
+        "/opt/tritonserver/bin/tritonserver", min_length=1, description="What launch.sh starts."
+    )
+
+
 class Serve(Section):
     """How the model repository is laid out and where its server listens."""
 
@@ -327,6 +351,7 @@ class Serve(Section):
     grpc_port: int = Field(8001, ge=1, le=65535)
     metrics_port: int = Field(8002, ge=1, le=65535)
     tensorrt: TritonTensorRT = TritonTensorRT()
+    pytorch: TritonPyTorch = TritonPyTorch()
 
 
 def _parse_speculation(value: Any, info: ValidationInfo) -> Any:

@@ -19,6 +19,8 @@ _TAG = "tag:yaml.org,2002:"
 _SCALARS = {_TAG + name for name in ("str", "int", "float", "bool", "null")}
 _TEXT = {_TAG + name for name in ("timestamp", "value")}  # a date is text to us, and so is "="
 
+_START = "; `spectool init` writes a recipe to start from"
+
 KeyPath = tuple[str | int, ...]
 T = TypeVar("T")
 
@@ -114,16 +116,16 @@ def parse_value(text: str) -> Any:
     return value
 
 
-def parse_document(text: str, name: str, source: int = 0) -> Document:
+def parse_document(text: str, name: str, source: int = 0, *, what: str = "a recipe") -> Document:
     """The mapping in `text`; duplicate and odd keys are among its problems."""
     reader = _Reader(text, source=source, file=Path(name).name)
 
     def top(node: yaml.Node | None) -> dict[str, Any]:
         if node is None:
-            raise ValueError("empty; `spectool init` writes a recipe to start from")
+            raise ValueError("empty" + _START if what == "a recipe" else "empty")
         if not isinstance(node, yaml.MappingNode):
             kind = "list" if isinstance(node, yaml.SequenceNode) else "single value"
-            raise ValueError(f"a recipe is a mapping (key: value), this file holds a {kind}")
+            raise ValueError(f"{what} is a mapping (key: value), this file holds a {kind}")
         found = reader.build(node, ())
         return found if isinstance(found, dict) else {}
 

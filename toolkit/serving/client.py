@@ -63,7 +63,7 @@ class Answer:
 
 def generate(http: str, model: str, ask: Ask, *, timeout_s: float = 600.0) -> Answer:
     """One request, one response. `http` is like http://127.0.0.1:8000."""
-    with _post(f"{http}/v2/models/{model}/generate", ask.inputs(), timeout_s) as response:
+    with post(f"{http}/v2/models/{model}/generate", ask.inputs(), timeout_s) as response:
         return _answer(json.load(response))
 
 
@@ -72,7 +72,7 @@ def generate_stream(
 ) -> Iterator[Answer]:
     """Responses as they come, over server-sent events; closing the iterator cancels."""
     inputs = {**ask.inputs(), "stream": True}
-    with _post(f"{http}/v2/models/{model}/generate_stream", inputs, timeout_s) as response:
+    with post(f"{http}/v2/models/{model}/generate_stream", inputs, timeout_s) as response:
         for line in response:
             if line.startswith(b"data:"):
                 yield _answer(json.loads(line[5:]))
@@ -121,7 +121,8 @@ def metrics(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:
     return {name: float(value) for name, _, value in samples}
 
 
-def _post(url: str, inputs: dict[str, Any], timeout_s: float) -> Any:
+def post(url: str, inputs: dict[str, Any], timeout_s: float) -> Any:
+    """The open response to a JSON body; RunError says what the server said."""
     body = json.dumps(inputs).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.backends.interfaces import LoadingBackend
 from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError, did_you_mean
 from toolkit.recipe.schema import Recipe
+from toolkit.registry import BACKENDS
 
 
 def given_models(
@@ -16,25 +18,26 @@ def given_models(
     tokenizer: Path | None,
 ) -> BuiltModels:
     """The recipe with these directories; InputError with everything that is missing or unknown."""
-    found, problems = _by_role(engines, recipe)
-    problems += [f"--engine {role}=DIR is missing" for role in recipe.models() if role not in found]
+    loads = issubclass(BACKENDS[recipe.backend], LoadingBackend)  # weights as they are: a directory
+    roles = ("target",) if loads else tuple(recipe.models())
+    found, problems = _by_role(engines, roles)
+    problems += [f"--engine {role}=DIR is missing" for role in roles if role not in found]
     problems += [
         f"--engine {role}: {path} is not a directory"
         for role, path in found.items()
         if not path.is_dir()
     ]
-    if tokenizer is None:
+    if tokenizer is None and not loads:
         problems.append("--tokenizer DIR is missing: a directory with tokenizer.json")
-    elif not (tokenizer / "tokenizer.json").is_file():
+    elif tokenizer is not None and not (tokenizer / "tokenizer.json").is_file():
         problems.append(f"--tokenizer: no tokenizer.json in {tokenizer}")
     if problems:
         raise InputError("\n".join(problems))
-    assert tokenizer is not None
-    return BuiltModels(recipe, found, dict.fromkeys(found, tokenizer.absolute()))
+    places = {} if tokenizer is None else dict.fromkeys(found, tokenizer.absolute())
+    return BuiltModels(recipe, found, places)
 
 
-def _by_role(engines: Sequence[str], recipe: Recipe) -> tuple[dict[str, Path], list[str]]:
-    roles: Mapping[str, object] = recipe.models()
+def _by_role(engines: Sequence[str], roles: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
     found: dict[str, Path] = {}
     problems = []
     for text in engines:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from toolkit.engine.built import BuiltModels
-from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.serving import contract
 from toolkit.serving.ensemble import plain_steps
 from toolkit.serving.llm_names import llm_name
+from toolkit.serving.llmapi.layouts import layout_of as llmapi_layout
 from toolkit.serving.pbtxt import ensemble_config, model_config
 from toolkit.serving.served import Layout, Place, ServedModel
 from toolkit.serving.tensorrt.layouts import layout_of as engine_layout
@@ -82,16 +82,12 @@ LAYOUTS: Mapping[str, Layout] = {
 _BY_BACKEND: Mapping[str, Callable[[Recipe], Layout]] = {
     "cpu": lambda recipe: LAYOUTS[recipe.serve.layout],
     "tensorrt": engine_layout,
+    "pytorch": llmapi_layout,
 }
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """How a recipe is served; InputError for a backend whose repositories we cannot write."""
-    if recipe.backend not in _BY_BACKEND:
-        raise InputError(
-            f"backend {recipe.backend!r} has no Triton repository in this version of spectool "
-            f"(those that have: {', '.join(_BY_BACKEND)})"
-        )
+    """How a recipe is served."""
     return _BY_BACKEND[recipe.backend](recipe)
 
 

@@ -114,6 +114,8 @@ def _write_model(directory: Path, model: ServedModel) -> None:
     (directory / "config.pbtxt").write_text(to_text(model.config), encoding="utf-8")
     if model.source:
         shutil.copyfile(bundled("triton_repo") / model.source / "1/model.py", version / "model.py")
+    for name, text in model.files.items():
+        (version / name).write_text(text, encoding="utf-8")
 
 
 def _digest(engine_dir: Path) -> str | None:

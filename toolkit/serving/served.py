@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ class ServedModel:
     config: ModelConfig
     source: str | None = None  # folder of triton_repo that has its code; None: no code
     role: str | None = None  # the engine that it runs, if it runs one alone
+    files: Mapping[str, str] = field(default_factory=dict)  # beside its code: name -> text
 
     @property
     def name(self) -> str:
@@ -46,3 +47,4 @@ class Layout:
     # Programs beside the models, by name; and what is worth knowing about the deployment.
     programs: Callable[[BuiltModels], Mapping[str, str]] = lambda built: {}
     notes: Callable[[BuiltModels], list[str]] = lambda built: []
+    needs: str = ""  # what the wheel's server lacks, in words; "": it has everything

@@ -82,34 +82,44 @@ def response(*outputs: Any) -> Any:
     return pb_utils.InferenceResponse(output_tensors=list(outputs))
 
 
-def error_response(message: str) -> Any:
+def error_response(message: str, *, cancelled: bool = False) -> Any:
     import triton_python_backend_utils as pb_utils
 
-    return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(message))
+    kind = pb_utils.TritonError
+    error = kind(message, kind.CANCELLED) if cancelled else kind(message)
+    return pb_utils.InferenceResponse(output_tensors=[], error=error)
 
 
 class _Sender:
-    """A response sender that outlives its client: what cannot be delivered is dropped."""
+    """A response sender that outlives its client: what cannot be delivered is dropped.
+
+    One thread at a time: asking for cancellation after the last response brings Triton 2.51 down.
+    """
 
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
         self._done = False
+        self._lock = threading.Lock()
 
     def cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        with self._lock:
+            return not self._done and bool(self._sender.is_cancelled())
 
-    def fail(self, message: str) -> None:
-        self._deliver(error_response(message), final=True)
+    def fail(self, message: str, *, cancelled: bool = False) -> None:
+        self._deliver(error_response(message, cancelled=cancelled), final=True)
 
     def _respond(self, outputs: list[Any], *, final: bool) -> None:
         self._deliver(response(*outputs), final=final)
 
     def _deliver(self, response: Any, *, final: bool) -> None:
+        with self._lock:
+            if not self._done:
+                self._done = final
+                self._send(response, final=final)
+
+    def _send(self, response: Any, *, final: bool) -> None:
         import triton_python_backend_utils as pb_utils
 
-        if self._done:
-            return
-        self._done = final
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
         try:
             self._sender.send(response, flags=flags)
@@ -152,6 +162,13 @@ class EmissionSender(_Sender):
     def finish(self) -> None:
         """No tensors: the answer to `stop`."""
         self._respond([], final=True)
+
+
+class ArraySender(_Sender):
+    """Sends arrays by output name, as they are."""
+
+    def send(self, arrays: Arrays, *, final: bool) -> None:
+        self._respond([tensor(name, a, a.dtype) for name, a in arrays.items()], final=final)
 
 
 def perf_tensors(drafted: int, accepted: int) -> list[Any]:

@@ -12,6 +12,7 @@ from toolkit.engine.llmapi.emit import (
     overlaps,
     speculative_config,
 )
+from toolkit.engine.llmapi.placement import placement_problems
 from toolkit.engine.llmapi.profile import Profile
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.errors import InputError, did_you_mean
@@ -295,7 +296,11 @@ def _graphs(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
         yield (*where, "enable_padding"), "false; a schedule needs padded batches, remove it"
 
 
+def _placement(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
+    return placement_problems(recipe)
+
+
 _RULES: tuple[Callable[[Recipe, Profile], Iterator[Problem]], ...] = (
     _checkpoints, _parallel, _drafter, _config, _draft_length, _scheduler, _sampling, _gate,
-    _more_args, _other_samplers, _graphs,
+    _more_args, _other_samplers, _graphs, _placement,
 )  # fmt: skip

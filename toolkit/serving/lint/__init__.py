@@ -14,6 +14,7 @@ from toolkit.serving.lint.artefacts import check_manifest, check_paths
 from toolkit.serving.lint.bls import check_bls
 from toolkit.serving.lint.engines import check_engines
 from toolkit.serving.lint.ensemble import check_ensemble
+from toolkit.serving.lint.llmapi import check_llmapi
 from toolkit.serving.lint.model import (
     check_code,
     check_instances,
@@ -41,6 +42,7 @@ REPOSITORY_RULES: Sequence[Callable[[Repository], Iterator[Finding]]] = (
     check_ensemble,
     check_bls,
     check_engines,
+    check_llmapi,
     check_paths,
     check_manifest,
 )

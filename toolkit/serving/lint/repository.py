@@ -10,6 +10,7 @@ from typing import Any, Literal
 from toolkit.errors import did_you_mean
 from toolkit.recipe.release import Release, release
 from toolkit.serving.contract import CONTRACTS, TENSORRT_LLM, Contract
+from toolkit.serving.llmapi.contract import llmapi_contract
 from toolkit.serving.pbtxt import ModelConfig, dtype_name, parameters_of, parse
 from toolkit.serving.repository import repository_manifest
 from toolkit.serving.tensorrt.tensors import engine_contract, ensemble_contract
@@ -78,9 +79,16 @@ class Model:
     @property
     def ours(self) -> bool:
         """Whether the code is spectool's, so that our contract is its contract."""
+        return self.program is not None
+
+    @property
+    def program(self) -> str | None:
+        """Which of spectool's models it is; None for other people's code."""
         if self.code is None:
-            return False
-        return "toolkit.serving.models" in self.code.read_text(encoding="utf-8", errors="replace")
+            return None
+        text = self.code.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"toolkit\.serving\.models\.(\w+)", text)
+        return found[1] if found else None
 
     def error(self, message: str, near: str | None = None) -> Finding:
         return Finding("error", f"{self.name}/{CONFIG}", message, self.line(near))
@@ -132,6 +140,8 @@ class Repository:
         if self.release and model.config.platform == "ensemble":
             names = {tensor.name for tensor in model.config.input}
             return ensemble_contract(self.release, streams="stream" in names)
+        if model.program == "llmapi":
+            return llmapi_contract(decoupled=model.config.model_transaction_policy.decoupled)
         if model.name in CONTRACTS:
             return CONTRACTS[model.name]
         return TENSORRT_LLM if "gpt_model_path" in model.parameters else None

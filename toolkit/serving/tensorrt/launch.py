@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from toolkit.engine.built import BuiltModels
 from toolkit.engine.trtllm.placement import Placement, placement
 from toolkit.recipe.schema import Recipe
+from toolkit.serving.launch_script import REPOSITORY, SCRIPT, script
 from toolkit.serving.llm_names import llm_name
-
-REPOSITORY = "$repository"  # the script's variable
-SCRIPT = "launch.sh"
-
-_HEAD = """\
-#!/bin/sh
-# Starts Triton with these engines: {what}.
-set -eu
-repository=$(cd "$(dirname "$0")" && pwd)
-case "$repository" in
-*[!A-Za-z0-9_./+-]*)
-    echo "$repository: Triton starts Python models through a shell without quotes; move the" \\
-        "repository to a path of letters, digits and ._/+- only" >&2
-    exit 2
-    ;;
-esac
-"""
 
 
 def environment(place: Placement) -> Mapping[str, str]:
@@ -66,9 +49,7 @@ def _server(recipe: Recipe, place: Placement, rank: int, repository: str) -> lis
 
 def launch_script(recipe: Recipe) -> str:
     place = placement(recipe)
-    text = _HEAD.format(what=describe(place))
-    text += "".join(f"export {name}={value}\n" for name, value in environment(place).items())
-    return text + "exec " + _lines(launch_command(recipe)) + "\n"
+    return script(describe(place), environment(place), launch_command(recipe))
 
 
 def describe(place: Placement) -> str:
@@ -79,21 +60,6 @@ def describe(place: Placement) -> str:
 
 def programs(built: BuiltModels) -> Mapping[str, str]:
     return {SCRIPT: launch_script(built.recipe)}
-
-
-def _lines(words: list[str]) -> str:
-    """One option a line."""
-    text = words[0]
-    for word in words[1:]:
-        text += (" \\\n    " if word.startswith("-") else " ") + _quoted(word)
-    return text
-
-
-def _quoted(word: str) -> str:
-    if REPOSITORY in word:
-        name, _, _ = word.partition(REPOSITORY)
-        return f'{shlex.quote(name)}"{REPOSITORY}"'
-    return shlex.quote(word)
 
 
 def _numbers(ids: tuple[int, ...]) -> str:

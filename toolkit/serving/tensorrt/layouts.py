@@ -18,6 +18,7 @@ from toolkit.serving.tensorrt import launch, memory
 from toolkit.serving.tensorrt.engines import engine_models, read_engines, streams
 from toolkit.serving.tensorrt.tensors import ensemble_contract, ensemble_steps
 
+NEEDS = "backend tensorrtllm"
 _MOST_TEXT_INSTANCES = 4
 
 
@@ -93,5 +94,5 @@ def _flag(value: bool) -> str:
     return str(value).lower()
 
 
-_BLS = Layout("bls", "tensorrt_llm_bls", _bls_models, launch.programs, _notes)
-_ENSEMBLE = Layout("ensemble", "ensemble", _ensemble_models, launch.programs, _notes)
+_BLS = Layout("bls", "tensorrt_llm_bls", _bls_models, launch.programs, _notes, NEEDS)
+_ENSEMBLE = Layout("ensemble", "ensemble", _ensemble_models, launch.programs, _notes, NEEDS)
