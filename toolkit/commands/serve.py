@@ -16,6 +16,7 @@ from toolkit.commands.options import Json
 
 if TYPE_CHECKING:
     from toolkit.serving.client import Answer
+    from toolkit.serving.reload import Watcher
     from toolkit.serving.server import Address, TritonServer
 
 _Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the recipe's.")]
@@ -41,9 +42,17 @@ def serve(
     check: Annotated[
         bool, typer.Option("--check", help="Start, answer one request, stop.")
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Load what `spectool repo` writes anew, requests going on."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start Triton on a model repository; Ctrl-C stops it."""
+    """Start Triton on a model repository; Ctrl-C stops it.
+
+    With --watch a rebuilt repository is brought into the running server: requests at work finish
+    on the old models, new ones go to the new, and a model that does not load changes nothing.
+    """
     from toolkit.errors import MissingDependencyError
     from toolkit.progress import progress
     from toolkit.serving import shared_memory
@@ -51,6 +60,7 @@ def serve(
     from toolkit.serving.lint import lint, raise_errors
     from toolkit.serving.lint.machine import check_machine
     from toolkit.serving.lint.repository import BACKEND, read_repository
+    from toolkit.serving.reload import Watcher
     from toolkit.serving.repository import repository_manifest
     from toolkit.serving.server import TritonServer
     from toolkit.serving.smoke import smoke
@@ -78,14 +88,16 @@ def serve(
             log=log_file,
             timeout_s=timeout,
             show_log=log,
+            explicit=watch,
             on_ready=lambda model: bar.advance(),
         )
+        watcher = Watcher(server) if watch else None
         with server:
             answer = smoke(address, entry, manifest.get("layout")) if entry else None
             _say(server, entry, answer, as_json)
             if not check:
                 typer.echo("Ctrl-C stops it", err=True)
-                _watch(server)
+                _wait(server, watcher)
     if not as_json:
         print("stopped")
 
@@ -131,17 +143,34 @@ def _say(server: TritonServer, entry: str | None, answer: Answer | None, as_json
     sys.stdout.flush()
 
 
-def _watch(server: TritonServer) -> None:
+def _wait(server: TritonServer, watcher: Watcher | None) -> None:
     """Until we are told to stop, or the server ends by itself."""
     from toolkit.errors import RunError
 
     try:
         while (code := server.poll()) is None:
             time.sleep(0.5)
+            if watcher is not None:
+                _reload(watcher)
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
         return
     raise RunError(server.failure(f"tritonserver ended by itself with exit code {code}"))
+
+
+def _reload(watcher: Watcher) -> None:
+    """What is wrong with a rebuilt repository is said, and the server goes on with the old one."""
+    from toolkit.errors import SpectoolError
+
+    try:
+        if (found := watcher.poll()) is None:
+            return
+    except SpectoolError as error:
+        typer.echo(f"not reloaded: {error}", err=True)
+        return
+    changes = [("loaded", found.loaded), ("unloaded", found.unloaded)]
+    said = "; ".join(f"{what} {', '.join(models)}" for what, models in changes if models)
+    typer.echo(f"repository rebuilt: {said or 'no model changed'}", err=True)
 
 
 @contextmanager

@@ -68,12 +68,14 @@ class TritonServer:
         log: Path | None = None,  # default: beside its run files, kept only after a failure
         timeout_s: float = 300.0,
         show_log: bool = False,  # also on stderr
+        explicit: bool = False,  # models can be loaded and unloaded while it runs
         on_ready: Callable[[str], None] = lambda model: None,
     ) -> None:
         self.repository, self.models, self.address = repository, tuple(models), address
         self._chosen_log = log
         self._timeout_s = timeout_s
         self._show_log = show_log
+        self._explicit = explicit
         self._on_ready = on_ready
         self._run_dir: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -171,6 +173,7 @@ class TritonServer:
             "--disable-auto-complete-config",
             "--exit-timeout-secs=5",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            *(["--model-control-mode=explicit", "--load-model=*"] if self._explicit else []),
         ]
 
     def _wait_until_ready(self) -> None:
