@@ -16,6 +16,7 @@ PLANNING = {"execute", "steps", "tuning_steps", "preflight", "migrate", "export"
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",
+    "fsspec", "s3fs", "gcsfs", "aiohttp", "botocore", "minisign",
 }  # fmt: skip
 MAX_LINES = 400
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -40,6 +40,8 @@ def test_every_command_and_option_in_the_readme_exists(words):
     elif words[0] == "spectool":
         assert words[1] in COMMANDS
         command = typer.main.get_command(app).get_command(None, words[1])
+        if subcommands := getattr(command, "commands", None):
+            command = subcommands[words[2]]
         known = {name for option in command.params for name in option.opts}
         given = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
         assert given <= known

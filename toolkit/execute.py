@@ -27,7 +27,7 @@ from toolkit.plan import Artefact, Plan, make_plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
 from toolkit.steps import artefact_of, build_graph
-from toolkit.store import Entry, Store, new_directory, read_manifest, write_atomic
+from toolkit.store import Entry, Store, new_directory, write_atomic
 
 LAST = "last.json"
 
@@ -83,6 +83,7 @@ def run_builds(
     graph, artefacts = build_graph(plans, store, offline=offline, seconds=seconds)
     for step in graph:
         if step.done:
+            store.share(*step.outputs[0].split("/"))
             report(_made(artefacts[step.id], {"cached": True, "seconds": 0.0}, store))
     run(
         graph,
@@ -203,7 +204,8 @@ def _part(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]
 def _made(artefact: Artefact, result: Mapping[str, Any], store: Store) -> Made:
     key = str(artefact.digest)
     entry = Entry(artefact.kind, key, store.path(artefact.kind, key), cached=result["cached"])
-    size = sum(int(file["bytes"]) for file in read_manifest(entry.path)["files"].values())
+    files = store.manifest(artefact.kind, key)["files"]
+    size = sum(int(file["bytes"]) for file in files.values())
     return Made(artefact, entry, result["seconds"], size)
 
 
@@ -221,7 +223,7 @@ def _fill(
         _fill_loaded(artefact, backend, recipe, store, offline, out)
         return
     if artefact.kind == "engines":
-        checkpoint = store.path("checkpoints", artefact.inputs[0])
+        checkpoint = store.fetch("checkpoints", artefact.inputs[0])
         backend.build_engine(checkpoint, out, recipe, artefact.roles[0], store)
         return
     tokenizer = artefact.kind == "tokenizers"
@@ -237,7 +239,7 @@ def _fill_loaded(
     out: Path,
 ) -> None:
     if artefact.kind == "engines":
-        draft = store.path("checkpoints", artefact.inputs[0]) if artefact.inputs else None
+        draft = store.fetch("checkpoints", artefact.inputs[0]) if artefact.inputs else None
         backend.write_deployment(recipe, draft, out)
     elif artefact.kind == "tokenizers":
         backend.write_tokenizer(recipe, out)
@@ -271,7 +273,7 @@ def _write(
 def _built(plan: Plan, store: Store) -> BuiltModels:
     def directories(kind: str) -> dict[str, Path]:
         return {
-            role: store.path(kind, str(artefact.digest))
+            role: store.fetch(kind, str(artefact.digest))
             for artefact in plan.artefacts
             if artefact.kind == kind
             for role in artefact.roles

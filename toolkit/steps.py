@@ -14,7 +14,7 @@ from toolkit.graph.step import Graph, Needs, Step
 from toolkit.plan import Artefact, Plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
-from toolkit.store import Store, digest
+from toolkit.store import Store, digest, reopen_store
 
 _TITLES = {"checkpoints": "convert", "tokenizers": "tokenizer", "engines": "engine"}
 _WORK_MEMORY = 512 << 20  # bytes: interpreter, libraries, buffers
@@ -130,6 +130,7 @@ def artefact_work(
         "digest": artefact.digest,
         "inputs": list(artefact.inputs),
         "store": str(store.root),
+        "shared": store.url,
         "offline": offline,
         "argv": list(sys.argv),
     }
@@ -146,7 +147,8 @@ def _pinned(artefact: Artefact) -> ModelSpec:
 
 def artefact_of(work: Mapping[str, Any]) -> tuple[Artefact, Recipe, Store]:
     """The inverse of `artefact_work`."""
-    recipe, store = Recipe.model_validate(work["recipe"]), Store(Path(work["store"]))
+    recipe = Recipe.model_validate(work["recipe"])
+    store = reopen_store(Path(work["store"]), work["shared"])
     heads = work["kind"] == "checkpoints" and "heads" in work["spec"]
     artefact = Artefact(
         kind=work["kind"],

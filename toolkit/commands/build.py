@@ -15,6 +15,7 @@ from toolkit.commands.options import (
     Offline,
     Overrides,
     Recipes,
+    RequireSignature,
     StoreDir,
     offline_or_environment,
 )
@@ -41,6 +42,7 @@ def build(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also report to a CI system.")
     ] = None,
+    require_signature: RequireSignature = False,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
@@ -54,9 +56,9 @@ def build(
     from toolkit.execute import build_all
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    where = Store(store)
+    where = open_store(store, require_signature=require_signature)
     plans = [make_plan(load_recipe(name, override or ()), where) for name in recipe]
     if dry_run:
         print(as_document(plans) if as_json else "\n\n".join(map(describe, plans)))

@@ -54,7 +54,7 @@ def check(
     from toolkit.errors import MissingDependencyError, RecipeError
     from toolkit.preflight import Report, preflight
     from toolkit.recipe.load import load_recipe
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
     try:
         loaded = load_recipe(recipe, override or ())
@@ -65,7 +65,7 @@ def check(
     else:
         report = preflight(
             loaded,
-            Store(store),
+            open_store(store),
             fetch=fetch,
             offline=offline_or_environment(offline),
             engines=_by_role(engine or ()),

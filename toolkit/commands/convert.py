@@ -41,7 +41,7 @@ def convert(
     from toolkit.execute import convert_model, convert_recipe
     from toolkit.recipe.load import load_recipe, names_recipe
     from toolkit.recipe.model import model_from_words
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
     words = {
         "dtype": dtype,
@@ -52,7 +52,7 @@ def convert(
         "revision": revision,
     }
     given = {key: value for key, value in words.items() if value is not None}
-    where, off = Store(store), offline_or_environment(offline)
+    where, off = open_store(store), offline_or_environment(offline)
     if names_recipe(source):
         _only_for_checkpoints([*given, *(["tokenizer-only"] if tokenizer_only else [])])
         convert_recipe(load_recipe(source, override or ()), out, where, offline=off)

@@ -48,14 +48,14 @@ def _print_matrix(as_json: bool) -> None:
         print("\n".join([markdown(), "", *reasons()]))
 
 
-def examine(store: Path | None) -> dict[str, Any]:
+def examine(store: str | None) -> dict[str, Any]:
     """The machine, the packages and the backends."""
     from toolkit import __version__
     from toolkit.provenance import package_version
     from toolkit.registry import BACKENDS
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    root = Store(store).root
+    root = open_store(store).root
     there = next(path for path in [root, *root.parents] if path.exists())
     reasons = {name: BACKENDS[name].unavailable() for name in BACKENDS}
     return {

@@ -48,9 +48,17 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override a recipe field; repeatable."),
 ]
 StoreDir = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--store", metavar="DIR", help="Artefact store; default: $SPECTOOL_STORE or the cache."
+        "--store",
+        metavar="DIR|URL",
+        help="Artefact store, or a shared one (s3://, gs://, file://); default: $SPECTOOL_STORE.",
+    ),
+]
+RequireSignature = Annotated[
+    bool,
+    typer.Option(
+        "--require-signature", help="Take from a shared store only what a trusted key signed."
     ),
 ]
 Dialect = Annotated[

@@ -34,9 +34,9 @@ def plan(
     """Show what recipes need, with digests; run nothing."""
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    where = Store(store)
+    where = open_store(store)
     found = [make_plan(load_recipe(name, override or ()), where) for name in recipe]
     if graph or mermaid:
         print(_graph(found, where, mermaid=mermaid, as_json=as_json))

@@ -60,10 +60,10 @@ def repo(
         repository_manifest,
         write_repository,
     )
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
     check_replaceable(out, force)  # now, not after minutes of building
-    where = Store(store)
+    where = open_store(store)
     loaded = load_recipe(recipe, override or ())
     if engine or tokenizer:
         built = given_models(loaded, engine or (), tokenizer)

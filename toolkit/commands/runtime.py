@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def runtime_of(
     recipe: str,
     override: Sequence[str],
-    store: Path | None,
+    store: str | None,
     *,
     offline: bool,
     threads: int | None = None,
@@ -29,9 +28,9 @@ def runtime_of(
     from toolkit.execute import build
     from toolkit.plan import make_plan
     from toolkit.recipe.load import load_recipe
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    where = Store(store)
+    where = open_store(store)
     plan = make_plan(load_recipe(recipe, override), where)
     built = build(plan, where, offline=offline_or_environment(offline), report=_say)
     return connect_runtime(built, url) if url else open_runtime(built, threads=threads)

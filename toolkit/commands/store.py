@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolkit.commands.options import Json, StoreDir
+from toolkit.commands.options import Json, RequireSignature, StoreDir
+from toolkit.commands.store_sharing import pull, push
 
 if TYPE_CHECKING:
     from toolkit.store import Store
@@ -17,18 +18,20 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="List, verify and prune the artefact store.",
+    help="List, verify, share and prune artefacts.",
 )
+app.command("pull")(pull)
+app.command("push")(push)
 
 
 @app.command("ls")
 def ls(store: StoreDir = None, as_json: Json = False) -> None:
     """List every artefact: kind, digest, size, age."""
     from toolkit.commands.table import age, size, table
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    where = Store(store)
-    entries = list(where.entries())
+    shelf = open_store(store).shelf
+    entries = list(shelf.entries())
     if as_json:
         print(json.dumps(entries, indent=2))
         return
@@ -39,24 +42,27 @@ def ls(store: StoreDir = None, as_json: Json = False) -> None:
     if rows:
         print(table(rows, ("kind", "digest", "size", "made", "from"), right="  rr"))
     total = size(sum(entry["bytes"] for entry in entries))
-    print(f"{len(entries)} artefact(s), {total} in {where.root}")
+    print(f"{len(entries)} artefact(s), {total} in {shelf}")
 
 
 @app.command("verify")
-def verify(store: StoreDir = None, as_json: Json = False) -> None:
+def verify(
+    store: StoreDir = None,
+    require_signature: RequireSignature = False,
+    as_json: Json = False,
+) -> None:
     """Compare every file with the sha256 in its manifest."""
     from toolkit.errors import RunError
     from toolkit.progress import progress
-    from toolkit.store import Store
+    from toolkit.store import open_store
 
-    where = Store(store)
-    entries = list(where.entries())
+    shelf = open_store(store, require_signature=require_signature).shelf
+    entries = list(shelf.entries())
     damaged = {}
     with progress("verify", sum(entry["bytes"] for entry in entries)) as bar:
         for entry in entries:
-            if problems := where.damaged(where.path(entry["kind"], entry["digest"])):
+            if problems := [*shelf.problems(entry, bar.advance), *shelf.distrusted(entry)]:
                 damaged[entry["path"]] = problems
-            bar.advance(entry["bytes"])
     if as_json:
         print(json.dumps({"checked": len(entries), "damaged": damaged}, indent=2))
     else:
@@ -71,7 +77,12 @@ def verify(store: StoreDir = None, as_json: Json = False) -> None:
 def prune(
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="RECIPE", help="Remove all but what this recipe needs."),
+        typer.Option(
+            "--keep-used-by",
+            "--keep",
+            metavar="RECIPE|DIR",
+            help="Remove all but what this recipe, or every recipe in a directory, needs.",
+        ),
     ] = None,
     older_than: Annotated[
         float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Remove by age.")
@@ -87,27 +98,29 @@ def prune(
 ) -> None:
     """Remove artefacts by the rules given, and leftovers."""
     from toolkit.commands.table import size
-    from toolkit.store import Store
+    from toolkit.commands.used import used_by
+    from toolkit.store import open_store
 
-    where = Store(store)
+    where = open_store(store)
+    shelf = where.shelf
     rules: list[Any] = []
     if everything:
         rules.append(lambda entry: True)
     if older_than is not None:
         rules.append(lambda entry: _days(entry) > older_than)
     if damaged:
-        rules.append(lambda entry: bool(where.damaged(where.path(entry["kind"], entry["digest"]))))
+        rules.append(lambda entry: bool(shelf.problems(entry)))
     if keep:
-        needed = _needed(keep, where)
-        rules.append(lambda entry: entry["digest"] not in needed)
+        used = used_by(keep, where)
+        rules.append(lambda entry: not used(entry))
 
     def stays(entry: dict[str, Any]) -> bool:
         return not any(rule(entry) for rule in rules)
 
     if dry_run:
-        gone = [entry for entry in where.entries() if not stays(entry)]
+        gone = [entry for entry in shelf.entries() if not stays(entry)]
     else:
-        gone = where.prune(stays)
+        gone = shelf.prune(stays)
     downloads = _downloads(where, remove=not dry_run) if sources else 0
     if as_json:
         summary = {"removed": gone, "downloaded_bytes": downloads, "dry_run": dry_run}
@@ -128,18 +141,6 @@ def _downloads(where: Store, *, remove: bool) -> int:
     if remove:
         shutil.rmtree(folder, ignore_errors=True)
     return found
-
-
-def _needed(recipes: list[str], where: Store) -> set[str]:
-    from toolkit.plan import make_plan
-    from toolkit.recipe.load import load_recipe
-
-    return {
-        artefact.digest
-        for name in recipes
-        for artefact in make_plan(load_recipe(name), where).artefacts
-        if artefact.digest
-    }
 
 
 def _days(entry: dict[str, Any]) -> float:

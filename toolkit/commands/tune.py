@@ -104,14 +104,14 @@ def tune(
     from toolkit.backends.runtime import open_runtime
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
-    from toolkit.store import Store
+    from toolkit.store import open_store
     from toolkit.tuning.output import results_directory
     from toolkit.tuning.session import identify
     from toolkit.tuning.setup import check, for_every_k, with_options
 
     if dialect is not None:
         known_dialect(dialect)
-    where = Store(store)
+    where = open_store(store)
     options = {
         "k": k,
         "batch": batch,

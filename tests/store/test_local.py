@@ -37,7 +37,7 @@ def leftovers(store):
 def run_python(code, *argv):
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, argv)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
 
 

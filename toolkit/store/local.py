@@ -9,9 +9,6 @@ A digest is taken over everything that changes the bytes, never over paths, name
 
 from __future__ import annotations
 
-import errno
-import glob
-import hashlib
 import json
 import os
 import shutil
@@ -21,15 +18,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from toolkit.errors import BuildError, InputError, SpectoolError
+from toolkit.errors import InputError, RunError
 from toolkit.provenance import provenance
+from toolkit.store.address import is_url
+from toolkit.store.files import (
+    MANIFEST,
+    describe_files,
+    digest,
+    disk_error,
+    file_sha256,
+    read_manifest,
+    write_atomic,
+)
 
-MANIFEST = "manifest.json"
-_BLOCK = 1 << 20
+if TYPE_CHECKING:
+    from toolkit.store.remote import RemoteStore
 
 
 @dataclass(frozen=True)
@@ -42,73 +49,12 @@ class Entry:
     cached: bool
 
 
-def digest(spec: Mapping[str, Any]) -> str:
-    """32 hex digits of sha256 over the canonical JSON of `spec`."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, read in blocks of 1 MiB."""
-    state = hashlib.sha256()
-    buffer = bytearray(_BLOCK)
-    view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            state.update(view[:count])
-    return state.hexdigest()
-
-
-def write_atomic(path: Path, data: str | bytes) -> None:
-    """Replace `path` in one step: a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        raise _disk_error(error, path) from error
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-@contextmanager
-def new_directory(final: Path) -> Iterator[Path]:
-    """A private directory to fill, renamed to `final` at the end: whole or absent.
-
-    `final` may be an empty directory, nothing else. What a killed run left beside it goes away.
-    """
-    final = final.absolute()
-    if final.is_file() or (final.is_dir() and any(final.iterdir())):
-        raise InputError(f"{final}: exists and is not empty; choose another directory")
-    prefix = f".{final.name}.partial-"
-    staging = final.parent / f"{prefix}{os.getpid()}"
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
-            if not _alive(leftover.name.removeprefix(prefix)):
-                shutil.rmtree(leftover, ignore_errors=True)
-        staging.mkdir()
-        yield staging
-        staging.replace(final)
-    except OSError as error:
-        raise _disk_error(error, final) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _alive(pid: str) -> bool:
-    mine = pid == str(os.getpid())  # a killed process had our number: it cannot be us
-    return not mine and (not pid.isdigit() or Path(f"/proc/{pid}").exists())
-
-
 def default_root() -> Path:
-    """`$SPECTOOL_STORE`, else `~/.cache/spectool` (`$XDG_CACHE_HOME` is honoured)."""
-    if chosen := os.environ.get("SPECTOOL_STORE"):
+    """`$SPECTOOL_STORE`, else `~/.cache/spectool` (`$XDG_CACHE_HOME` is honoured).
+
+    When `$SPECTOOL_STORE` is a URL, this is the directory in front of that shared store.
+    """
+    if (chosen := os.environ.get("SPECTOOL_STORE")) and not is_url(chosen):
         return Path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "spectool"
@@ -120,12 +66,43 @@ class Store:
     def __init__(self, root: Path | None = None) -> None:
         self.root = (root or default_root()).expanduser().absolute()
 
+    @property
+    def url(self) -> str | None:
+        """Of the shared store behind this directory, where there is one."""
+        return None
+
+    def __str__(self) -> str:
+        return self.url or str(self.root)
+
+    @property
+    def shelf(self) -> Store | RemoteStore:
+        """What `spectool store` lists, verifies and prunes: of a shared store, the shared part."""
+        return self
+
     def path(self, kind: str, key: str) -> Path:
         """Where the artefact is, or will be."""
         return self.root / kind / key
 
     def has(self, kind: str, key: str) -> bool:
+        """Whether nothing has to be built to get this artefact."""
+        return self.here(kind, key)
+
+    def here(self, kind: str, key: str) -> bool:
+        """Whether the artefact is whole at its `path`."""
         return (self.path(kind, key) / MANIFEST).is_file()
+
+    def manifest(self, kind: str, key: str) -> dict[str, Any]:
+        """What is known of an artefact that `has` has."""
+        return read_manifest(self.path(kind, key))
+
+    def share(self, kind: str, key: str) -> None:
+        """See to it that everybody who uses this store has what is here."""
+
+    def fetch(self, kind: str, key: str) -> Path:
+        """The artefact's path once it is there: a shared store copies it to this machine."""
+        if not self.here(kind, key):
+            raise RunError(f"{self.root}: no {kind}/{key}")
+        return self.path(kind, key)
 
     def publish(
         self,
@@ -142,15 +119,15 @@ class Store:
         """
         key = digest(spec)
         final = self.path(kind, key)
-        if self.has(kind, key):
+        if self.here(kind, key):
             return Entry(kind, key, final, cached=True)
         try:
             with self._lock(key):
-                if self.has(kind, key):
+                if self.here(kind, key):
                     return Entry(kind, key, final, cached=True)
                 self._build(kind, key, spec, build, inputs)
         except OSError as error:
-            raise _disk_error(error, self.root) from error
+            raise disk_error(error, self.root) from error
         return Entry(kind, key, final, cached=False)
 
     def _build(
@@ -181,13 +158,17 @@ class Store:
                 "made_by": provenance(),
             }
             write_atomic(staging / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-            final = self.path(kind, key)
-            final.parent.mkdir(parents=True, exist_ok=True)
-            if final.exists():  # no manifest in it: not an entry, so nothing that anybody can use
-                shutil.rmtree(final)
-            staging.replace(final)
+            self._install(staging, kind, key)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+    def _install(self, staging: Path, kind: str, key: str) -> None:
+        """Make a whole directory the entry, in place of what is no entry there."""
+        final = self.path(kind, key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists():  # no manifest in it, or not one to trust: nothing that anybody uses
+            _remove(final)
+        staging.replace(final)
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
@@ -223,13 +204,23 @@ class Store:
                 problems.append(f"{name}: content differs from its sha256")
         return problems
 
+    def problems(
+        self, entry: Mapping[str, Any], advance: Callable[[float], None] = lambda amount: None
+    ) -> list[str]:
+        """`damaged` for one of `entries`; `advance` is told the bytes that were looked at."""
+        found = self.damaged(self.path(entry["kind"], entry["digest"]))
+        advance(entry["bytes"])
+        return found
+
+    def distrusted(self, entry: Mapping[str, Any]) -> list[str]:
+        """Nothing: what is on this machine's own disk needs no signature."""
+        return []
+
     def prune(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """Remove every entry that `keep` refuses, and the leftovers of killed builds."""
         removed = [entry for entry in self.entries() if not keep(entry)]
         for entry in removed:
-            doomed = Path(entry["path"])
-            (doomed / MANIFEST).unlink()  # first: a half-removed directory must not look whole
-            shutil.rmtree(doomed)
+            _remove(Path(entry["path"]))
         for leftover in (self.root / ".staging").glob("*-*"):
             self._remove_if_abandoned(leftover)
         return removed
@@ -244,30 +235,9 @@ class Store:
             return
 
 
-def describe_files(root: Path) -> dict[str, dict[str, Any]]:
-    """Every file below `root` by relative name: size in bytes and sha256."""
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    return {
-        path.relative_to(root).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": file_sha256(path),
-        }
-        for path in files
-    }
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of an artefact directory, or a sentence about what is wrong with it."""
-    path = directory / MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{directory}: no {MANIFEST}, so spectool did not build it") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable: {error}") from None
-    if not isinstance(manifest, dict):
-        raise InputError(f"{path}: not a manifest: expected a JSON object")
-    return manifest
+def _remove(entry: Path) -> None:
+    (entry / MANIFEST).unlink(missing_ok=True)  # first: what is half gone must not look whole
+    shutil.rmtree(entry)
 
 
 def _read_entry(directory: Path) -> dict[str, Any]:
@@ -289,12 +259,3 @@ def _stand_in(directory: Path) -> dict[str, Any]:
         "seconds": 0,
         "made_by": {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", stamp)},
     }
-
-
-def _disk_error(error: OSError, where: Path) -> SpectoolError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return BuildError(
-            f"{where}: no space left on this disk; nothing half-written was kept. "
-            "Free some (spectool store prune) or choose another disk with --store DIR"
-        )
-    return BuildError(f"{error.filename or where}: {error.strerror or error}")
