@@ -14,13 +14,19 @@ from toolkit.commands.options import Json
 def lint(
     repository: Annotated[Path, typer.Argument(metavar="DIR", help="Model repository.")],
     as_json: Json = False,
+    as_sarif: Annotated[
+        bool, typer.Option("--sarif", help="Print SARIF 2.1.0, for code hosts and editors.")
+    ] = False,
 ) -> None:
     """Check a Triton model repository without starting it."""
     from toolkit.serving.lint import lint as find
+    from toolkit.serving.lint.sarif import to_sarif
 
     findings = find(repository)
     errors = sum(finding.level == "error" for finding in findings)
-    if as_json:
+    if as_sarif:
+        print(json.dumps(to_sarif(repository, findings), indent=2))
+    elif as_json:
         document = {
             "repository": str(repository),
             "errors": errors,

@@ -7,6 +7,7 @@ config that parsed; rules of the repository see all of those together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.errors import InputError
@@ -25,6 +26,7 @@ from toolkit.serving.lint.model import (
 )
 from toolkit.serving.lint.ours import check_contract, check_parameters
 from toolkit.serving.lint.repository import Finding, Model, Repository, read_repository
+from toolkit.serving.lint.upstream import check_upstream
 
 __all__ = ["Finding", "lint", "raise_errors"]
 
@@ -39,6 +41,7 @@ MODEL_RULES: Sequence[Callable[[Model], Iterator[Finding]]] = (
 REPOSITORY_RULES: Sequence[Callable[[Repository], Iterator[Finding]]] = (
     check_contract,
     check_parameters,
+    check_upstream,
     check_ensemble,
     check_bls,
     check_engines,
@@ -55,10 +58,16 @@ def lint(directory: Path) -> list[Finding]:
     repository, findings = read_repository(directory)
     for model in repository.parsed:
         for rule in MODEL_RULES:
-            findings += rule(model)
+            findings += _named(rule, rule(model))
     for check in REPOSITORY_RULES:
-        findings += check(repository)
+        findings += _named(check, check(repository))
     return sorted(set(findings), key=lambda f: (f.level != "error", f.file, f.line or 0, f.message))
+
+
+def _named(rule: Callable[..., object], findings: Iterator[Finding]) -> Iterator[Finding]:
+    """With the rule's name, which is its function's."""
+    name = rule.__name__.removeprefix("check_")
+    return (replace(finding, rule=name) for finding in findings)
 
 
 def raise_errors(directory: Path, findings: Sequence[Finding]) -> None:

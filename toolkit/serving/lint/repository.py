@@ -29,6 +29,7 @@ class Finding:
     message: str
     line: int | None = None
     column: int | None = None
+    rule: str = "config"
 
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
@@ -37,6 +38,7 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         return {
             "level": self.level,
+            "rule": self.rule,
             "file": self.file,
             "line": self.line,
             "column": self.column,
