@@ -6,7 +6,8 @@ import pytest
 from tests.speculation.table_model import FakeTableModel, random_table
 from toolkit.errors import InputError
 from toolkit.measure.equivalence import check_equivalence
-from toolkit.measure.run import EncodedPrompt
+from toolkit.measure.subject import EngineSubject, Question
+from toolkit.measure.verification import Verification
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.none import NoDrafter
@@ -16,7 +17,9 @@ from toolkit.speculation.loop import SpeculativeLoop
 VOCAB = 12
 TABLE = random_table(0, VOCAB, order=2, spread=2.0)
 PROMPTS = [
-    EncodedPrompt(f"{domain}-{i}", domain, (i, VOCAB - 1 - i, i))
+    Question(
+        domain=domain, id=f"{domain}-{i}", text="", tokens=(i, VOCAB - 1 - i, i), max_tokens=20
+    )
     for domain in ("code", "edit")
     for i in range(5)
 ]
@@ -32,9 +35,8 @@ def check(target=None, drafter=perfect_drafter, dtype="float32"):
     def loop(speculate):
         return SpeculativeLoop(target, drafter() if speculate else None, Fixed(3 * speculate))
 
-    return check_equivalence(
-        target, loop, PROMPTS, dtype=dtype, max_tokens=20, stop_tokens=frozenset(), batch=2
-    )
+    subject = EngineSubject(target, loop, dtype=dtype, stop_tokens=frozenset(), batch=2)
+    return check_equivalence(subject, PROMPTS)
 
 
 class FakeRoundingModel(FakeTableModel):
@@ -52,6 +54,16 @@ class FakeRoundingModel(FakeTableModel):
         for step, output in zip(steps, outputs, strict=True):
             if step.rows > 1:
                 output.logits[:, 4] += self.error
+        return outputs
+
+
+class FakeFourModel(FakeTableModel):
+    """Says token 4, so that its drafts stand where verifying finds token 4 better."""
+
+    def forward(self, steps):
+        outputs = super().forward(steps)
+        for output in outputs:
+            output.logits[:, 4] = 100.0
         return outputs
 
 
@@ -78,7 +90,8 @@ def test_texts_that_agree_pass():
     ],
 )
 def test_a_divergence_within_the_dtypes_rounding_is_a_tie_and_beyond_it_a_bug(dtype, gap, verdict):
-    report = check(FakeRoundingModel(gap, error=gap * 1.5), dtype=dtype)
+    target = FakeRoundingModel(gap, error=gap * 1.5)
+    report = check(target, lambda: DraftTargetDrafter(FakeFourModel(TABLE)), dtype=dtype)
     assert report.control == ()
     assert len(report.divergences) == len(PROMPTS)
     for found in report.divergences:
@@ -154,8 +167,11 @@ def test_without_any_draft_nothing_was_tested():
 
 
 def test_the_report_is_json():
-    document = json.loads(json.dumps(check(FakeRoundingModel(0.3, 0.5)).to_json(), allow_nan=False))
-    assert document["passed"] is False
+    found = Verification((check(FakeRoundingModel(0.3, 0.5)),), alpha=0.001)
+    whole = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert whole["passed"] is False
+    document = whole["checks"]["greedy"]
+    assert "this is a bug" in document["conclusion"]
     assert document["divergences"][0]["verdict"] == "bug"
     assert document["domains"][0]["domain"] == "code"
 
@@ -163,3 +179,36 @@ def test_the_report_is_json():
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(InputError, match="'int8' is not one of bfloat16"):
         check(dtype="int8")
+
+
+def test_drafts_that_always_fail_are_an_alarm_though_the_text_is_right():
+    never = np.array(TABLE)
+    never[:] = np.roll(TABLE, 1, axis=-1)  # another token number for everything
+    report = check(drafter=lambda: DraftTargetDrafter(FakeTableModel(never)))
+    assert report.divergences == ()
+    assert report.uninformed
+    assert not report.passed
+    assert "the drafts are worthless" in report.conclusion()
+
+
+def test_weak_drafts_are_no_alarm():
+    weak = TABLE + random_table(1, VOCAB, order=2, spread=2.0)
+    report = check(drafter=lambda: DraftTargetDrafter(FakeTableModel(weak)))
+    assert 0 < report.counts.first_accepted < 0.8 * report.counts.first_drafts
+    assert report.passed
+
+
+def test_a_server_that_changes_during_the_run_is_not_blamed_on_speculation():
+    class FakeUpdatedModel(FakeTableModel):
+        """From its 150th pass on another model."""
+
+        def forward(self, steps):
+            if len(self.forwards) == 150:
+                self.table = np.array(random_table(7, VOCAB, order=2, spread=2.0), np.float32)
+            return super().forward(steps)
+
+    target = FakeUpdatedModel(TABLE)
+    report = check(target)
+    assert len(target.forwards) > 150
+    assert report.control
+    assert "before and after speculation" in report.conclusion()

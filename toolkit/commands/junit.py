@@ -1,4 +1,7 @@
-"""A build as JUnit XML, which every CI system shows: one test case for each artefact."""
+"""A build or a verification as JUnit XML, which every CI system shows.
+
+One test case for each artefact, or for each check.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from xml.etree import ElementTree
 
 if TYPE_CHECKING:
     from toolkit.execute import Made
+    from toolkit.measure.verification import Check
     from toolkit.plan import Plan
 
 
 def write_junit(path: Path, plans: Sequence[Plan], done: Sequence[Made], error: str | None) -> None:
     """What was made or found, what failed, and what was not reached."""
     from toolkit.steps import common
-    from toolkit.store import write_atomic
 
     made = {(m.artefact.kind, m.artefact.roles, m.artefact.command): m for m in done}
     names = " ".join(plan.recipe.name for plan in plans)
@@ -34,7 +37,25 @@ def write_junit(path: Path, plans: Sequence[Plan], done: Sequence[Made], error: 
             ElementTree.SubElement(case, "failure", message=error.splitlines()[0]).text = error
         else:
             ElementTree.SubElement(case, "skipped", message="not reached")
-    suite.set("tests", str(len(artefacts)))
-    suite.set("failures", str(failed))
-    suite.set("skipped", str(len(artefacts) - len(made) - failed))
+    _write(path, suite, len(artefacts), failed, len(artefacts) - len(made) - failed)
+
+
+def write_checks(path: Path, name: str, checks: Sequence[Check]) -> None:
+    """What passed, and what did not, with its reason."""
+    suite = ElementTree.Element("testsuite", name=name)
+    for check in checks:
+        case = ElementTree.SubElement(suite, "testcase", classname="verify", name=check.name)
+        if check.passed:
+            ElementTree.SubElement(case, "system-out").text = check.conclusion()
+        else:
+            ElementTree.SubElement(case, "failure", message=check.conclusion())
+    _write(path, suite, len(checks), sum(not check.passed for check in checks), 0)
+
+
+def _write(path: Path, suite: ElementTree.Element, tests: int, failures: int, skipped: int) -> None:
+    from toolkit.store import write_atomic
+
+    suite.set("tests", str(tests))
+    suite.set("failures", str(failures))
+    suite.set("skipped", str(skipped))
     write_atomic(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

@@ -1,31 +1,83 @@
-"""`spectool verify`: is the text with speculation the text without it?"""
+"""`spectool verify`: does speculation change what the target says?"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.commands.options import Json, Offline, Overrides, RecipeArgument, StoreDir
+from toolkit.commands.options import Dialect, Json, Offline, Overrides, StoreDir, complete_recipe
+from toolkit.commands.runtime import runtime_of
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from toolkit.backends.runtime import Runtime
-    from toolkit.measure.equivalence import Divergence, EquivalenceReport
-    from toolkit.measure.run import EncodedPrompt
+    from toolkit.measure.subject import Subject
+    from toolkit.measure.verification import Plan
+    from toolkit.measure.verify_plan import Wishes
 
 
 def verify(
-    recipe: RecipeArgument,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Recipe file, or the name of a bundled recipe.",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    checks: Annotated[
+        str | None,
+        typer.Option(
+            "--checks", metavar="NAMES", help="Of greedy,sampled,json,choice; default: all."
+        ),
+    ] = None,
     prompts: Annotated[
         int, typer.Option("--prompts", min=1, help="The first N of every domain.")
     ] = 10,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=2, help="Output tokens of each prompt.")
+        int,
+        typer.Option(
+            "--max-tokens",
+            min=2,
+            help="Output tokens of each prompt; the first of them "
+            "comes from prefill, which drafts nothing.",
+        ),
     ] = 64,
+    samples: Annotated[
+        int, typer.Option("--samples", min=2, help="Of each sampled prompt, per side.")
+    ] = 48,
+    sample_prompts: Annotated[
+        int, typer.Option("--sample-prompts", min=1, help="The N shortest are sampled.")
+    ] = 4,
+    sample_tokens: Annotated[
+        int, typer.Option("--sample-tokens", min=2, help="Output tokens of each sample.")
+    ] = 16,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            min=0.01,
+            max=100.0,
+            help="Of samples; default: the recipe's, or 1 where that is greedy.",
+        ),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=0, help="0: no limit.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", min=1e-9, max=1.0, help="1: no limit.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of samples and tests.")] = 0,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            "--false-alarms",
+            min=1e-6,
+            max=0.2,
+            help="Of so many runs on a lossless deployment this share fails by chance.",
+        ),
+    ] = 0.001,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts decoded together.")] = 4,
     k: Annotated[
         int | None, typer.Option("--k", min=1, max=512, help="Instead of the recipe's lengths.")
@@ -33,97 +85,89 @@ def verify(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also as JUnit XML, for CI.")
+    ] = None,
+    dialect: Dialect = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
-    """Compare greedy text with and without speculation, token by token.
+    """Compare answers with and without speculation; exit code 1 when it is not lossless.
 
-    Plain decoding is compared with itself first. Where texts part, the logits there tell a
-    numerical tie of the dtype from a bug; a bug ends with exit code 1. With
-    `--set target.dtype=float32` nothing should part at all.
+    greedy: plain decoding is compared with itself, then with speculation, token by token. Where
+    texts part, the logits there tell a numerical tie of the dtype from a bug; with
+    `--set target.dtype=float32` nothing should part at all. sampled: many texts of few prompts at
+    a temperature, plain against plain and against speculation, by a permutation test. json,
+    choice: is as much valid JSON, and are as many of 48 questions answered right?
     """
-    from toolkit.commands.runtime import runtime_of
-    from toolkit.measure.equivalence import check_equivalence
+    from toolkit.commands.junit import write_checks
+    from toolkit.commands.verify_text import describe, document
+    from toolkit.measure.dialects import dialect as known_dialect
+    from toolkit.measure.verification import run
+    from toolkit.measure.verify_plan import Wishes, parse_checks
     from toolkit.progress import progress
 
+    if dialect is not None:
+        known_dialect(dialect)
+    wishes = Wishes(
+        checks=parse_checks(checks),
+        prompts=prompts,
+        max_tokens=max_tokens,
+        samples=samples,
+        sample_prompts=sample_prompts,
+        sample_tokens=sample_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        alpha=alpha,
+    )
     runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads)
-    if runtime.recipe.speculation.drafter == "none":
-        raise InputError(f"{runtime.recipe.name}: drafter none decodes plainly; nothing to verify")
-    encoded = _prompts(runtime, prompts)
-    with progress("verify", total=3 * len(encoded)) as bar:
-        report = check_equivalence(
-            runtime.target,
-            lambda speculate: runtime.loop(draft_len=k if speculate else 0),
-            encoded,
-            dtype=runtime.recipe.target.dtype,
-            max_tokens=max_tokens,
-            stop_tokens=frozenset(runtime.tokenizer.eos_ids),
-            batch=min(batch, runtime.target.max_batch_size),
-            advance=bar.advance,
-        )
-    print(json.dumps(report.to_json(), allow_nan=False) if as_json else _describe(runtime, report))
-    if not report.passed:
+    subject, plan = _of_recipe(runtime, wishes, k, batch)
+    with progress("verify", total=plan.answers) as bar:
+        found = run(subject, plan, advance=bar.advance, starting=bar.describe)
+    if junit is not None:
+        write_checks(junit, f"spectool verify {recipe}", found.checks)
+    spoken = (dialect, k or runtime.recipe.speculation.max_draft_len) if dialect else None
+    if as_json:
+        print(json.dumps(document(found, spoken), allow_nan=False))
+    else:
+        print(describe(subject, found, spoken))
+    if not found.passed:
         raise typer.Exit(1)
 
 
-def _prompts(runtime: Runtime, count: int) -> list[EncodedPrompt]:
-    """The recipe's prompt sets, through the chat template."""
-    from toolkit.measure.prompts import load_prompt_sets
+def _of_recipe(runtime: Runtime, wishes: Wishes, k: int | None, batch: int) -> tuple[Subject, Plan]:
+    """The recipe's models, loaded, and its prompt sets."""
+    from toolkit.measure.prompts import Prompt, load_prompt_sets
     from toolkit.measure.run import encode_prompt
+    from toolkit.measure.subject import EngineSubject
+    from toolkit.measure.verify_plan import Room, make_plan
 
-    encoded = [
-        encode_prompt(runtime.tokenizer, found.domain, prompt)
-        for found in load_prompt_sets(runtime.recipe.tune.prompts, limit=count)
-        for prompt in found.prompts
-    ]
-    limit = runtime.recipe.engine.max_input_len
-    if long := [prompt for prompt in encoded if len(prompt.tokens) > limit]:
-        raise InputError(
-            f"{len(long)} prompt(s) are longer than engine.max_input_len ({limit} tokens), first "
-            f"{long[0].domain}/{long[0].id} with {len(long[0].tokens)}"
-        )
-    return encoded
+    recipe, tokenizer = runtime.recipe, runtime.tokenizer
+    if recipe.speculation.drafter == "none":
+        raise InputError(f"{recipe.name}: drafter none decodes plainly; nothing to verify")
 
+    def encode(domain: str, prompt: Prompt) -> tuple[int, ...]:
+        return encode_prompt(tokenizer, domain, prompt).tokens
 
-def _describe(runtime: Runtime, report: EquivalenceReport) -> str:
-    from toolkit.commands.table import table
-
-    header = ("domain", "prompts", "tokens", "identical", "drafted", "accepted", "length")
-    rows = [
-        [
-            d.domain,
-            *map(str, (d.prompts, d.tokens, d.identical, d.draft_tokens, d.accepted_tokens)),
-            f"{1 + d.accepted_tokens / d.verify_steps:.2f}" if d.verify_steps else "-",
-        ]
-        for d in report.domains
-    ]
-    parts = [table(rows, header, " rrrrrr")]
-    for title, found in (("off/off control", report.control), ("off/on", report.divergences)):
-        if found:
-            parts.append(f"\n{title}: first divergences\n{_divergences(runtime, found)}")
-    if not report.control:
-        parts.append("\noff/off control: plain decoding reproduces itself")
-    return "\n".join([*parts, report.conclusion()])
-
-
-def _divergences(runtime: Runtime, found: Sequence[Divergence]) -> str:
-    from toolkit.commands.table import table
-
-    def shown(token: int | None) -> str:
-        return "(end)" if token is None else repr(runtime.tokenizer.token(token))
-
-    rows = [
-        [
-            f"{d.domain}/{d.prompt}",
-            str(d.position),
-            shown(d.plain_token),
-            shown(d.other_token),
-            "-" if d.gap is None else f"{d.gap:.4f}",
-            f"{d.bound:.4f}",
-            d.verdict,
-        ]
-        for d in found
-    ]
-    return table(rows, ("prompt", "token", "plain", "other", "gap", "bound", "verdict"), " r  rr")
+    plan = make_plan(
+        wishes,
+        load_prompt_sets(recipe.tune.prompts, limit=wishes.prompts),
+        encode,
+        room=Room(recipe.engine.max_input_len, recipe.engine.max_seq_len),
+        sampling=recipe.tune.sampling,
+        note=lambda line: typer.echo(line, err=True),
+    )
+    subject = EngineSubject(
+        runtime.target,
+        lambda speculate: runtime.loop(draft_len=k if speculate else 0),
+        dtype=recipe.target.dtype,
+        stop_tokens=frozenset(tokenizer.eos_ids),
+        batch=min(batch, runtime.target.max_batch_size),
+        decode=tokenizer.decode,
+        show=lambda token: repr(tokenizer.token(token)),
+    )
+    return subject, plan

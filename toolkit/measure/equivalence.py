@@ -4,32 +4,24 @@ A verify step feeds several tokens where plain decoding feeds one, so an engine 
 order and round differently. Where two tokens were equally good up to that rounding, either text is
 right; from there on they part. So every first divergence is asked: in one more forward pass over
 the common text, how far does the worse of the two tokens lie below the best one? Within the
-dtype's rounding it is a numerical tie, beyond it a bug. Plain decoding is run twice before
-anything else: an engine that does not agree with itself cannot be tested.
+dtype's rounding it is a numerical tie, beyond it a bug.
+
+Plain decoding runs before and after speculation. An engine that does not agree with itself cannot
+be tested, and a server that changed during the run would otherwise be blamed on speculation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from toolkit.measure.subject import Advance, Answer, Counts, Question, Subject, no_advance
 
-from toolkit.errors import InputError
-from toolkit.measure.run import EncodedPrompt
-from toolkit.speculation.generation import GenerationLoop
-from toolkit.speculation.interfaces import LanguageModel, Step
-from toolkit.speculation.request import Output, Request
-
-# How far two computations of one logit may lie apart, as a part of the row's largest |logit|: four
-# times the rounding of the 16-bit types (2^-8, 2^-11). float32 differs by the order of sums over
-# thousands of terms, 128 times its rounding (2^-24).
-ROUNDING = {"bfloat16": 2.0**-6, "float16": 2.0**-9, "float32": 2.0**-17}
-
-Verdict = Literal["numerical tie", "bug"]
+Verdict = Literal["numerical tie", "bug", "unexplained"]
+ENOUGH_DRAFTS = 50  # with fewer, accepting little may be chance
 
 
 @dataclass(frozen=True)
@@ -39,15 +31,18 @@ class Divergence:
     domain: str
     prompt: str
     position: int  # of the output
-    plain_token: int | None  # None: this text had ended
-    other_token: int | None
-    gap: float | None  # the best logit minus the worse of the two tokens; None without two tokens
-    bound: float  # a gap up to here is rounding
+    plain_token: Hashable | None  # None: this text had ended
+    other_token: Hashable | None
+    gap: float | None  # the best logit minus the worse of the two tokens; None without both
+    bound: float | None  # a gap up to here is rounding; None: nobody could be asked
 
     @property
     def verdict(self) -> Verdict:
-        # A text that ends where the other goes on has no second token that rounding could excuse.
-        return "bug" if self.gap is None or self.gap > self.bound else "numerical tie"
+        if self.plain_token is None or self.other_token is None:
+            return "bug"  # a text that ends early has no second token that rounding could excuse
+        if self.gap is None or self.bound is None:
+            return "unexplained"
+        return "bug" if self.gap > self.bound else "numerical tie"
 
 
 @dataclass(frozen=True)
@@ -67,139 +62,160 @@ class DomainCount:
 class EquivalenceReport:
     """Plain against plain, then plain against speculation."""
 
-    dtype: str
+    name = "greedy"
+
+    rounding: str
+    unit: str
     control: tuple[Divergence, ...]
     divergences: tuple[Divergence, ...]
     domains: tuple[DomainCount, ...]
+    counts: Counts | None  # None: the server does not tell
+    commonest: float  # share of the most common unit of the plain texts
 
     @property
     def bugs(self) -> list[Divergence]:
-        return [d for d in (*self.control, *self.divergences) if d.verdict == "bug"]
+        return [d for d in (*self.control, *self.divergences) if d.verdict != "numerical tie"]
 
     @property
     def tested(self) -> bool:
         """Something was drafted; otherwise both runs were plain decoding."""
-        return any(domain.draft_tokens for domain in self.domains)
+        return self.counts is None or self.counts.draft_tokens > 0
+
+    @property
+    def uninformed(self) -> bool:
+        """Are the drafts no better than none?
+
+        A drafter that always says the most common token is right as often as that token comes. One
+        that looks at the text and is right less than half as often is broken: untrained weights,
+        another vocabulary, a vocabulary map that is ignored.
+        """
+        if self.counts is None or self.unit != "token":
+            return False
+        first = self.counts.first_accepted / max(self.counts.first_drafts, 1)
+        return self.counts.first_drafts >= ENOUGH_DRAFTS and first < self.commonest / 2
 
     @property
     def passed(self) -> bool:
-        return self.tested and not self.bugs
+        return self.tested and not self.bugs and not self.uninformed
 
     def conclusion(self) -> str:
         """One sentence for people."""
-        if any(d.verdict == "bug" for d in self.control):
-            return "plain decoding does not reproduce itself: fix the engine before speculation"
-        if self.bugs:
+        if any(d.verdict != "numerical tie" for d in self.control):
+            return (
+                "plain decoding does not reproduce itself before and after speculation: fix the "
+                "engine, or what changed during the run, before speculation"
+            )
+        if any(d.verdict == "bug" for d in self.divergences):
             return f"speculation changes the text of {len(self.bugs)} prompt(s): this is a bug"
+        if self.bugs:
+            return (
+                f"speculation changes the text of {len(self.bugs)} prompt(s), and nothing tells a "
+                "numerical tie from a bug here"
+            )
         if not self.tested:
             return "nothing was drafted, so nothing was tested; raise --max-tokens or --prompts"
+        if self.uninformed:
+            assert self.counts
+            return (
+                f"lossless, but the drafts are worthless: of {self.counts.first_drafts} drafts "
+                f"the first token stood {self.counts.first_accepted} times, where always the most "
+                f"common token would have stood {self.commonest:.1%}; suspect the drafter's "
+                "weights, vocabulary or vocabulary map"
+            )
         prompts = sum(domain.prompts for domain in self.domains)
         if not self.divergences:
             return f"greedy text with speculation equals plain text on all {prompts} prompts"
         return (
             f"lossless up to rounding: {prompts - len(self.divergences)} of {prompts} texts are "
-            f"equal, the others part at numerical ties of {self.dtype}"
+            f"equal, the others part at numerical ties of {self.rounding}"
         )
 
     def to_json(self) -> dict[str, Any]:
-        def described(found: Sequence[Divergence]) -> list[dict[str, Any]]:
-            return [{**asdict(d), "verdict": d.verdict} for d in found]
-
         return {
-            "passed": self.passed,
-            "conclusion": self.conclusion(),
-            "dtype": self.dtype,
-            "control": described(self.control),
-            "divergences": described(self.divergences),
+            "rounding": self.rounding,
+            "unit": self.unit,
+            "control": _described(self.control),
+            "divergences": _described(self.divergences),
             "domains": [asdict(domain) for domain in self.domains],
         }
 
 
+def _described(found: Sequence[Divergence]) -> list[dict[str, Any]]:
+    return [{**asdict(d), "verdict": d.verdict} for d in found]
+
+
 def check_equivalence(
-    target: LanguageModel,
-    loop: Callable[[bool], GenerationLoop],  # True: with speculation
-    prompts: Sequence[EncodedPrompt],  # those of one domain together
+    subject: Subject,
+    questions: Sequence[Question],  # greedy; those of one domain together
     *,
-    dtype: str,
-    max_tokens: int,
-    stop_tokens: frozenset[int],
-    batch: int = 4,
-    advance: Callable[[float], None] = lambda prompts: None,
+    advance: Advance = no_advance,
 ) -> EquivalenceReport:
-    """Decode every prompt plainly, plainly again, and with speculation; ragged batches."""
-    if dtype not in ROUNDING:
-        raise InputError(f"dtype {dtype!r} is not one of {', '.join(ROUNDING)}")
-    requests = [Request(prompt.tokens, max_tokens, stop_tokens=stop_tokens) for prompt in prompts]
-
-    def outputs(speculate: bool) -> list[Output]:
-        return list(_in_groups(loop(speculate), requests, batch, advance))
-
-    def part(other: Sequence[Output]) -> tuple[Divergence, ...]:
-        triples = zip(prompts, plain, other, strict=True)
-        found = (_first_divergence(target, *triple, dtype=dtype) for triple in triples)
-        return tuple(divergence for divergence in found if divergence)
-
-    plain = outputs(False)
-    control = part(outputs(False))
-    speculative = outputs(True)
+    """Answer every question plainly, with speculation, and plainly again."""
+    plain = subject.answer(questions, speculate=False, advance=advance)
+    speculative = subject.answer(questions, speculate=True, advance=advance)
+    again = subject.answer(questions, speculate=False, advance=advance)
+    units = Counter(unit for answer in plain for unit in answer.units)
+    counts = [answer.counts for answer in speculative]
     return EquivalenceReport(
-        dtype=dtype,
-        control=control,
-        divergences=part(speculative),
-        domains=tuple(_count(prompts, plain, speculative)),
+        rounding=subject.rounding,
+        unit=subject.unit,
+        control=divergences(subject, questions, plain, again),
+        divergences=divergences(subject, questions, plain, speculative),
+        domains=tuple(_count(questions, plain, speculative)),
+        counts=sum((c for c in counts if c), Counts()) if any(counts) else None,
+        commonest=max(units.values()) / units.total() if units else 0.0,
     )
 
 
-def _in_groups(
-    loop: GenerationLoop, requests: Sequence[Request], size: int, advance: Callable[[float], None]
-) -> Iterator[Output]:
-    for start in range(0, len(requests), size):
-        group = requests[start : start + size]
-        yield from loop.generate(group)
-        advance(len(group))
+def divergences(
+    subject: Subject,
+    questions: Sequence[Question],
+    plain: Sequence[Answer],
+    other: Sequence[Answer],
+) -> tuple[Divergence, ...]:
+    """Where texts part, in the questions' order."""
+    triples = zip(questions, plain, other, strict=True)
+    found = (_first_divergence(subject, *triple) for triple in triples)
+    return tuple(divergence for divergence in found if divergence)
 
 
 def _count(
-    prompts: Sequence[EncodedPrompt], plain: Sequence[Output], speculative: Sequence[Output]
+    questions: Sequence[Question], plain: Sequence[Answer], speculative: Sequence[Answer]
 ) -> Iterator[DomainCount]:
-    rows = zip(prompts, plain, speculative, strict=True)
+    rows = zip(questions, plain, speculative, strict=True)
     for domain, found in groupby(rows, key=lambda row: row[0].domain):
         pairs = [(off, on) for _, off, on in found]
+        counts = sum((on.counts for _, on in pairs if on.counts), Counts())
         yield DomainCount(
             domain=domain,
             prompts=len(pairs),
-            tokens=sum(len(off.tokens) for off, _ in pairs),
-            identical=sum(off.tokens == on.tokens for off, on in pairs),
-            draft_tokens=sum(on.stats.draft_tokens for _, on in pairs),
-            accepted_tokens=sum(on.stats.accepted_tokens for _, on in pairs),
-            verify_steps=sum(on.stats.verify_steps for _, on in pairs),
+            tokens=sum(len(off.units) for off, _ in pairs),
+            identical=sum(off.units == on.units for off, on in pairs),
+            draft_tokens=counts.draft_tokens,
+            accepted_tokens=counts.accepted_tokens,
+            verify_steps=counts.verify_steps,
         )
 
 
 def _first_divergence(
-    target: LanguageModel, prompt: EncodedPrompt, plain: Output, other: Output, *, dtype: str
+    subject: Subject, question: Question, plain: Answer, other: Answer
 ) -> Divergence | None:
     """Where two texts part, with the logits of a third computation as the judge."""
-    if plain.tokens == other.tokens:
+    if plain.units == other.units:
         return None
-    longest = max(len(plain.tokens), len(other.tokens))
-    ours, theirs = ([*o.tokens, *[None] * (longest - len(o.tokens))] for o in (plain, other))
-    position = next(i for i in range(longest) if ours[i] != theirs[i])
-    logits = _logits(target, [*prompt.tokens, *plain.tokens[:position]])
-    pair = [token for token in (ours[position], theirs[position]) if token is not None]
-    gap = float(logits.max() - logits[pair].min()) if len(pair) == 2 else None
-    bound = ROUNDING[dtype] * float(np.abs(logits).max())
+    longest = max(len(plain.units), len(other.units))
+    ours, theirs = ([*a.units, *[None] * (longest - len(a.units))] for a in (plain, other))
+    at = next(i for i in range(longest) if ours[i] != theirs[i])
+    one, two = ours[at], theirs[at]
+    gap = None
+    if one is not None and two is not None:
+        gap = subject.gap(question, plain.units[:at], (one, two))
     return Divergence(
-        prompt.domain, prompt.id, position, ours[position], theirs[position], gap, bound
+        question.domain,
+        question.id,
+        at,
+        one,
+        two,
+        gap.value if gap else None,
+        gap.bound if gap else None,
     )
-
-
-def _logits(target: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:  # [V]
-    """What the target says after these tokens, read afresh."""
-    seq = target.open()
-    try:
-        [output] = target.forward([Step(seq, np.asarray(tokens, dtype=np.int64))])
-        logits: NDArray[np.float32] = output.logits[0]
-        return logits
-    finally:
-        target.close(seq)
