@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.ray_cluster import RayCluster
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that
 # interrupt a command would wait for ever.
@@ -32,3 +37,14 @@ def smollm2_gguf() -> Path:
         if not is_offline():
             raise
         pytest.skip(f"the network is off: {error}")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory) -> Iterator[RayCluster]:
+    """Three nodes, started once; about 15 s."""
+    pytest.importorskip("ray", reason="--on ray needs the package ray")
+    from tests.ray_cluster import RayCluster
+
+    cluster = RayCluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.shutdown()

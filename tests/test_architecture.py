@@ -12,7 +12,16 @@ ORDER = [
     "measure", "graph", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
 # What is done with a plan stands beside it.
-PLANNING = {"execute", "steps", "tuning_steps", "preflight", "migrate", "export"}
+PLANNING = {
+    "execute",
+    "steps",
+    "tuning_steps",
+    "expected",
+    "on_cluster",
+    "preflight",
+    "migrate",
+    "export",
+}
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",

@@ -22,7 +22,7 @@ from toolkit.engine.built import BuiltModels
 from toolkit.engine.near_miss import differences, said
 from toolkit.errors import InputError, RunError
 from toolkit.graph.local import OneByOne, SideBySide
-from toolkit.graph.run import Workers, run
+from toolkit.graph.run import Ran, Workers, run
 from toolkit.plan import Artefact, Plan, make_plan
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import BACKENDS
@@ -40,6 +40,7 @@ class Made:
     entry: Entry
     seconds: float
     bytes: int
+    ran: Ran | None = None  # where and when; None: it was there before anything ran
 
 
 def build(
@@ -78,9 +79,12 @@ def run_builds(
     offline: bool | None = None,
     report: Callable[[Made], None] = lambda made: None,
     seconds: Callable[[Artefact], float] = lambda artefact: 1.0,
+    everywhere: Mapping[str, str] | None = None,
 ) -> list[BuiltModels]:
     """Every artefact of plans whose digests are known, each once, by whatever workers there are."""
-    graph, artefacts = build_graph(plans, store, offline=offline, seconds=seconds)
+    graph, artefacts = build_graph(
+        plans, store, offline=offline, seconds=seconds, everywhere=everywhere
+    )
     for step in graph:
         if step.done:
             store.share(*step.outputs[0].split("/"))
@@ -89,7 +93,7 @@ def run_builds(
         graph,
         workers,
         title="building",
-        report=lambda ran: report(_made(artefacts[ran.step.id], ran.result, store)),
+        report=lambda ran: report(_made(artefacts[ran.step.id], ran.result, store, ran)),
     )
     built = [_built(plan, store) for plan in plans]
     for models in built:
@@ -97,7 +101,13 @@ def run_builds(
     return built
 
 
-def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
+def fetch(
+    plan: Plan,
+    store: Store,
+    *,
+    offline: bool | None = None,
+    machine: Mapping[str, Any] | None = None,
+) -> Plan:
     """The plan with every digest known: sources that only the network could name are fetched."""
     backend = BACKENDS[plan.recipe.backend]
     if issubclass(backend, LoadingBackend):
@@ -105,7 +115,7 @@ def fetch(plan: Plan, store: Store, *, offline: bool | None = None) -> Plan:
             backend.fetch(plan.recipe, offline=offline)
     else:
         _fetch_sources(plan, store, offline)
-    plan = plan if plan.complete else make_plan(plan.recipe, store)
+    plan = plan if plan.complete else make_plan(plan.recipe, store, machine)
     for artefact in plan.artefacts:
         if artefact.digest is None:
             raise InputError(
@@ -201,12 +211,14 @@ def _part(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]
     return {name: spec[name] for name in machine if name in spec}
 
 
-def _made(artefact: Artefact, result: Mapping[str, Any], store: Store) -> Made:
+def _made(
+    artefact: Artefact, result: Mapping[str, Any], store: Store, ran: Ran | None = None
+) -> Made:
     key = str(artefact.digest)
     entry = Entry(artefact.kind, key, store.path(artefact.kind, key), cached=result["cached"])
     files = store.manifest(artefact.kind, key)["files"]
     size = sum(int(file["bytes"]) for file in files.values())
-    return Made(artefact, entry, result["seconds"], size)
+    return Made(artefact, entry, result["seconds"], size, ran)
 
 
 def _inputs(artefact: Artefact, store: Store) -> dict[str, Any]:

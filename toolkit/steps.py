@@ -27,8 +27,12 @@ def build_graph(
     *,
     offline: bool | None = None,
     seconds: Callable[[Artefact], float] = lambda artefact: 1.0,
+    everywhere: Mapping[str, str] | None = None,
 ) -> tuple[Graph, dict[str, Artefact]]:
-    """The steps of every plan and the artefact of each; what plans have in common is one step."""
+    """The steps of every plan and the artefact of each; what plans have in common is one step.
+
+    `everywhere` are labels that each step asks of its node besides its own.
+    """
     steps: dict[str, Step] = {}
     artefacts: dict[str, Artefact] = {}
     for plan in plans:
@@ -43,7 +47,7 @@ def build_graph(
                 title=f"{several}{_TITLES[artefact.kind]} {artefact.role}",
                 inputs=_inputs(artefact, plan),
                 outputs=(f"{artefact.kind}/{artefact.digest}",) if artefact.digest else (),
-                needs=needs_of(artefact, plan.recipe),
+                needs=needs_of(artefact, plan.recipe, everywhere or {}),
                 work=artefact_work(artefact, plan.recipe, store, offline) if artefact.spec else {},
                 seconds=seconds(artefact),
                 done=artefact.cached,
@@ -86,22 +90,21 @@ def _inputs(artefact: Artefact, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def needs_of(artefact: Artefact, recipe: Recipe) -> Needs:
+def needs_of(artefact: Artefact, recipe: Recipe, everywhere: Mapping[str, str]) -> Needs:
     """What a machine must have to make it."""
     size, paths = weights(artefact.model)
-    if artefact.kind == "tokenizers":
-        return Needs(memory=_WORK_MEMORY, paths=paths)
-    if artefact.kind == "checkpoints":
-        return Needs(memory=_WORK_MEMORY + min(size, _LARGEST_TENSOR), paths=paths)
+    if artefact.kind != "engines":
+        more = min(size, _LARGEST_TENSOR) if artefact.kind == "checkpoints" else 0
+        return Needs(memory=_WORK_MEMORY + more, paths=paths, labels=everywhere)
     backend = BACKENDS[recipe.backend]
-    if issubclass(backend, LoadingBackend):
-        return Needs(memory=_WORK_MEMORY)  # it writes a few files; GPUs are for running it
+    if issubclass(backend, LoadingBackend):  # writes a few files; GPUs are for running it
+        return Needs(memory=_WORK_MEMORY, labels=everywhere)
     spec = artefact.spec or {}
     known = {name: str(spec[name]) for name in backend.machine_keys if spec.get(name) is not None}
     return Needs(
         memory=_WORK_MEMORY + size,
         gpus=backend.gpus(recipe, artefact.roles[0]),
-        labels={**backend.builder(recipe), **known},
+        labels={**everywhere, **backend.builder(recipe), **known},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from toolkit.commands.options import (
     Json,
     Offline,
+    On,
     Overrides,
     Recipes,
     RequireSignature,
@@ -23,7 +24,9 @@ from toolkit.commands.options import (
 if TYPE_CHECKING:
     from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
+    from toolkit.graph.run import Ran
     from toolkit.plan import Artefact, Plan
+    from toolkit.store import Store
 
 
 def build(
@@ -39,6 +42,7 @@ def build(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, max=64, help="Artefacts made side by side.")
     ] = 1,
+    on: On = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also report to a CI system.")
     ] = None,
@@ -78,9 +82,11 @@ def build(
     try:
         if require_cached:
             _refuse_to_make(plans)
-        built = build_all(
-            plans, where, offline=offline_or_environment(offline), jobs=jobs, report=report
-        )
+        away = offline_or_environment(offline)
+        if on is None:
+            built = build_all(plans, where, offline=away, jobs=jobs, report=report)
+        else:
+            built = _build_on(on, jobs, plans, where, away, report)
     except SpectoolError as failure:
         error = str(failure)
         raise
@@ -89,6 +95,29 @@ def build(
             write_junit(junit, plans, done, error)
     if as_json:
         print(json.dumps({**_built(built), "artefacts": [*map(_row, done)]}))
+
+
+def _build_on(
+    on: str,
+    jobs: int,
+    plans: Sequence[Plan],
+    store: Store,
+    offline: bool | None,
+    report: Callable[[Made], None],
+) -> list[BuiltModels]:
+    from toolkit.errors import InputError
+    from toolkit.on_cluster import build_on
+
+    if jobs > 1:
+        raise InputError(f"--jobs {jobs} is for this machine; with --on the nodes say how many")
+    return build_on(
+        on,
+        plans,
+        store,
+        offline=offline,
+        report=report,
+        log=lambda line: typer.echo(line, err=True),
+    )
 
 
 def _built(models: Sequence[BuiltModels]) -> dict[str, Any]:
@@ -126,10 +155,13 @@ def _say_near_misses(artefacts: Sequence[Artefact], said: set[str]) -> None:
 
 def _line(made: Made) -> str:
     from toolkit.commands.table import size
+    from toolkit.graph.local import HERE
 
     state = "cached" if made.entry.cached else f"built in {made.seconds:.1f} s"
-    kind = made.artefact.kind.removesuffix("s")
-    return f"{kind:<11}{made.artefact.role:<13}{state:<18}{size(made.bytes):>9}  {made.entry.path}"
+    kind, place = made.artefact.kind.removesuffix("s"), str(made.entry.path)
+    if made.ran and made.ran.node != HERE:
+        place += f"  ({made.ran.node})"
+    return f"{kind:<11}{made.artefact.role:<13}{state:<18}{size(made.bytes):>9}  {place}"
 
 
 def _row(made: Made) -> dict[str, Any]:
@@ -141,4 +173,10 @@ def _row(made: Made) -> dict[str, Any]:
         "cached": made.entry.cached,
         "seconds": round(made.seconds, 3),
         "bytes": made.bytes,
+        **(_when(made.ran) if made.ran else {}),
     }
+
+
+def _when(ran: Ran) -> dict[str, Any]:
+    """From sending the step to hearing of its end, in seconds since the first was sent."""
+    return {"node": ran.node, "start": round(ran.start, 3), "end": round(ran.end, 3)}

@@ -69,6 +69,12 @@ Dialect = Annotated[
         help="Acceptance also as vllm, sglang, trtllm-bench, aiperf ... would count it.",
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", metavar="ray[:HOST:PORT]", help="Run on the nodes of a Ray cluster, not only here."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Use only what is on this machine; fetch nothing.")

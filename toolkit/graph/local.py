@@ -16,10 +16,12 @@ from toolkit.graph.schedule import Node
 from toolkit.graph.step import Step
 from toolkit.graph.work import run_step
 
+HERE = "this machine"
+
 
 def here(jobs: int) -> Node:
     """This machine: `jobs` steps at a time. Builds share its GPUs among themselves."""
-    return Node(id="local", name="this machine", cpus=jobs, gpus=1 << 16)
+    return Node(id="local", name=HERE, cpus=jobs, gpus=1 << 16)
 
 
 class OneByOne:

@@ -32,6 +32,10 @@ class Ran:
     seconds: float
     result: Mapping[str, Any]
 
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
 
 class Workers(Protocol):
     """Where steps run: processes here, or a cluster."""

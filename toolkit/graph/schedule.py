@@ -27,6 +27,7 @@ class Node:
     gpus: int = 0
     labels: Mapping[str, str] | None = None  # None: the graph was made for this very machine
     paths: frozenset[str] | None = None  # what it sees of the paths asked for; None: everything
+    probed: bool = True  # False: what its labels do not say is not known yet, and may do
 
 
 @dataclass
@@ -168,6 +169,8 @@ def why_not(needs: Needs, node: Node) -> str | None:
     """What the node lacks even when it is idle; None: it can run the step."""
     for name, wanted in needs.labels.items():
         found = wanted if node.labels is None else node.labels.get(name)
+        if found is None and not node.probed:
+            continue
         if found is None or not same_release(wanted, found):
             return f"{name} {found or 'none'}"
     for name, amount in _asked(needs, node).items():
