@@ -80,8 +80,12 @@ def run_builds(
     report: Callable[[Made], None] = lambda made: None,
     seconds: Callable[[Artefact], float] = lambda artefact: 1.0,
     everywhere: Mapping[str, str] | None = None,
+    bring: bool = True,
 ) -> list[BuiltModels]:
-    """Every artefact of plans whose digests are known, each once, by whatever workers there are."""
+    """Every artefact of plans whose digests are known, each once, by whatever workers there are.
+
+    `bring`: have engines and tokenizers here afterwards, not only in a store that is elsewhere.
+    """
     graph, artefacts = build_graph(
         plans, store, offline=offline, seconds=seconds, everywhere=everywhere
     )
@@ -95,7 +99,7 @@ def run_builds(
         title="building",
         report=lambda ran: report(_made(artefacts[ran.step.id], ran.result, store, ran)),
     )
-    built = [_built(plan, store) for plan in plans]
+    built = [_built(plan, store, bring=bring) for plan in plans]
     for models in built:
         write_atomic(store.root / LAST, models.to_json() + "\n")
     return built
@@ -282,10 +286,12 @@ def _write(
         convert(source, out, model)
 
 
-def _built(plan: Plan, store: Store) -> BuiltModels:
+def _built(plan: Plan, store: Store, *, bring: bool) -> BuiltModels:
+    place = store.fetch if bring else store.path
+
     def directories(kind: str) -> dict[str, Path]:
         return {
-            role: store.fetch(kind, str(artefact.digest))
+            role: place(kind, str(artefact.digest))
             for artefact in plan.artefacts
             if artefact.kind == kind
             for role in artefact.roles

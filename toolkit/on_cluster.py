@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -36,7 +35,7 @@ def cluster_for(
         store.root.mkdir(parents=True, exist_ok=True)
         paths = sorted({path for step in wanted for path in step.needs.paths})
         with NamedTemporaryFile(dir=store.root, prefix=".seen-") as seen:
-            nodes = cluster.survey(paths, Path(seen.name))
+            nodes = cluster.survey(paths, None if store.url else seen.name)
             Schedule(wanted).refuse_impossible(nodes)
             yield cluster, nodes
 
@@ -61,6 +60,7 @@ def build_on(
             report=report,
             seconds=expectation(store.entries()),
             everywhere=labels_here(),
+            bring=not store.url,
         )
 
 

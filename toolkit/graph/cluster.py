@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from toolkit.errors import InputError, MissingDependencyError, RunError, SpectoolError
@@ -77,7 +76,7 @@ class Cluster:
         self._head = (host, int(port))
         self._remote = ray.remote(max_retries=0)(_attempt)
         self._probe = ray.remote(max_retries=0, num_cpus=0)(facts)
-        self._asked: tuple[Sequence[str], str] | None = None
+        self._asked: tuple[Sequence[str], str | None] | None = None
         self._probes: dict[str, Any] = {}  # node id -> reference
         self._facts: dict[str, Mapping[str, Any] | None] = {}  # None: it cannot be used
         self._running: dict[Any, tuple[Step, Node]] = {}
@@ -92,9 +91,9 @@ class Cluster:
             for found, name in self._alive()
         ]
 
-    def survey(self, paths: Sequence[str], seen: Path) -> list[Node]:
-        """Ask every node what it has and sees; `seen` is a new file in the store."""
-        self._asked = (list(paths), str(seen))
+    def survey(self, paths: Sequence[str], seen: str | None) -> list[Node]:
+        """Ask every node what it has and sees; `seen` is a new file in the store, if it has any."""
+        self._asked = (list(paths), seen)
         deadline = time.monotonic() + _PROBE_S
         while (nodes := self.nodes(), self._probes)[1] and time.monotonic() < deadline:
             self._ray.wait([*self._probes.values()], timeout=_POLL_S)
@@ -136,7 +135,10 @@ class Cluster:
             return
         self._facts[key] = told if told["store"] else None
         if not told["store"]:
-            self._log(f"node {name} is not used: it does not see the store {self._asked[1]}")
+            self._log(
+                f"node {name} is not used: its disk does not have the store; share the "
+                "directory, or use --store s3://..."
+            )
 
     def _alive(self) -> list[tuple[Mapping[str, Any], str]]:
         """Ray's record of every node that is up, with a name that no other has."""

@@ -20,10 +20,10 @@ def labels_here() -> dict[str, str]:
     return {"python": f"{major}.{minor}", "spectool": __version__}
 
 
-def facts(paths: Sequence[str], seen: str) -> dict[str, Any]:
+def facts(paths: Sequence[str], seen: str | None) -> dict[str, Any]:
     """`machines`: what each backend's engines take from this one; `paths`: those that are here.
 
-    `seen` is a file that the asker has just written into the store.
+    `seen` is a file that the asker has just written into the store; None: the store has a URL.
     """
     with _all_gpus():
         machines = {name: dict(BACKENDS[name].machine()) for name in BACKENDS}
@@ -32,7 +32,7 @@ def facts(paths: Sequence[str], seen: str) -> dict[str, Any]:
         "labels": {**labels_here(), **flat(machines)},
         "processor": machine(),
         "paths": [path for path in paths if Path(path).exists()],
-        "store": Path(seen).is_file(),
+        "store": seen is None or Path(seen).is_file(),
     }
 
 
