@@ -22,6 +22,7 @@ from toolkit.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from toolkit.commands.changed import Compared
     from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
     from toolkit.graph.run import Ran
@@ -39,12 +40,25 @@ def build(
     require_cached: Annotated[
         bool, typer.Option("--require-cached", help="Fail when anything would have to be made.")
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--changed-since",
+            metavar="REV",
+            help="Only the recipes that built something else at this git revision; with --dry-run "
+            "list them.",
+        ),
+    ] = None,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, max=64, help="Artefacts made side by side.")
     ] = 1,
     on: On = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also report to a CI system.")
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option("--summary", metavar="FILE", help="Also add a Markdown table to this file."),
     ] = None,
     require_signature: RequireSignature = False,
     offline: Offline = False,
@@ -54,8 +68,11 @@ def build(
 
     What several recipes have in common is made once.
     """
+    from toolkit.commands.build_summary import write_summary
+    from toolkit.commands.changed import changed_since
     from toolkit.commands.junit import write_junit
     from toolkit.commands.plan import as_document, describe
+    from toolkit.commands.used import recipe_names
     from toolkit.errors import SpectoolError
     from toolkit.execute import build_all
     from toolkit.plan import make_plan
@@ -63,7 +80,14 @@ def build(
     from toolkit.store import open_store
 
     where = open_store(store, require_signature=require_signature)
-    plans = [make_plan(load_recipe(name, override or ()), where) for name in recipe]
+    names = recipe_names(recipe)
+    plans = [make_plan(load_recipe(name, override or ()), where) for name in names]
+    if since is not None:
+        found = changed_since(since, list(zip(names, plans, strict=True)), override or (), where)
+        plans = [one.plan for one in found if one.why]
+        if dry_run or not plans:
+            _say_changed(found, since, as_json)
+            return
     if dry_run:
         print(as_document(plans) if as_json else "\n\n".join(map(describe, plans)))
         return
@@ -93,6 +117,8 @@ def build(
     finally:
         if junit:
             write_junit(junit, plans, done, error)
+        if summary:
+            write_summary(summary, plans, done, error)
     if as_json:
         print(json.dumps({**_built(built), "artefacts": [*map(_row, done)]}))
 
@@ -118,6 +144,19 @@ def _build_on(
         report=report,
         log=lambda line: typer.echo(line, err=True),
     )
+
+
+def _say_changed(found: Sequence[Compared], since: str, as_json: bool) -> None:
+    """Which recipes are affected, and why."""
+    changed = [one for one in found if one.why]
+    if as_json:
+        same = [one.name for one in found if not one.why]
+        document = {"since": since, "affected": [c.to_json() for c in changed], "unaffected": same}
+        print(json.dumps(document, indent=2))
+        return
+    for one in changed:
+        print(f"{one.name}: {one.why}")
+    print(f"{len(changed)} of {len(found)} recipe(s) affected since {since}")
 
 
 def _built(models: Sequence[BuiltModels]) -> dict[str, Any]:
