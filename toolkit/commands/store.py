@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolkit.commands.options import Json, RequireSignature, StoreDir
+from toolkit.commands.store_channels import channels, deploy, promote, rollback
 from toolkit.commands.store_sharing import pull, push
 
 if TYPE_CHECKING:
@@ -18,10 +19,14 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="List, verify, share and prune artefacts.",
+    help="List, verify, share, promote and prune artefacts.",
 )
 app.command("pull")(pull)
 app.command("push")(push)
+app.command("promote")(promote)
+app.command("rollback")(rollback)
+app.command("channels")(channels)
+app.command("deploy")(deploy)
 
 
 @app.command("ls")
@@ -96,7 +101,10 @@ def prune(
     store: StoreDir = None,
     as_json: Json = False,
 ) -> None:
-    """Remove artefacts by the rules given, and leftovers."""
+    """Remove artefacts by the rules given, and leftovers.
+
+    What a channel of a shared store names, or may go back to, stays unless it is damaged.
+    """
     from toolkit.commands.table import size
     from toolkit.commands.used import used_by
     from toolkit.store import open_store
@@ -108,14 +116,18 @@ def prune(
         rules.append(lambda entry: True)
     if older_than is not None:
         rules.append(lambda entry: _days(entry) > older_than)
-    if damaged:
-        rules.append(lambda entry: bool(shelf.problems(entry)))
     if keep:
         used = used_by(keep, where)
         rules.append(lambda entry: not used(entry))
 
+    promoted = shelf.in_use() if rules else set()
+
     def stays(entry: dict[str, Any]) -> bool:
-        return not any(rule(entry) for rule in rules)
+        if damaged and shelf.problems(entry):
+            return False
+        return (entry["kind"], entry["digest"]) in promoted or not any(
+            rule(entry) for rule in rules
+        )
 
     if dry_run:
         gone = [entry for entry in shelf.entries() if not stays(entry)]

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def write_repository(
     With `copy_engines` it carries engines and tokenizers and can be moved to another machine;
     without, it points at the store.
     """
+
+    def fill(staging: Path, final: Path) -> None:
+        _fill(staging, built, Places(staging if copy_engines else None, final))
+
+    return replace_repository(out, fill, force=force)
+
+
+def replace_repository(
+    out: Path, fill: Callable[[Path, Path], None], *, force: bool = False
+) -> Path:
+    """`fill(staging, out)` writes it aside, then it takes the place of an older one of ours."""
     out = out.expanduser().absolute()
     check_replaceable(out, force)
     try:
@@ -38,7 +50,7 @@ def write_repository(
         staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.building-"))
         staging.chmod(0o755)
         try:
-            _fill(staging, built, Places(staging if copy_engines else None, out))
+            fill(staging, out)
             _swap_in(staging, out)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

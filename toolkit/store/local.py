@@ -216,6 +216,10 @@ class Store:
         """Nothing: what is on this machine's own disk needs no signature."""
         return []
 
+    def in_use(self) -> set[tuple[str, str]]:
+        """(kind, digest) of what channels name, which only a shared store has."""
+        return set()
+
     def prune(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """Remove every entry that `keep` refuses, and the leftovers of killed builds."""
         removed = [entry for entry in self.entries() if not keep(entry)]

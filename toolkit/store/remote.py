@@ -203,6 +203,12 @@ class RemoteStore:
             return []  # said by `problems`
         return []
 
+    def in_use(self) -> set[tuple[str, str]]:
+        """(kind, digest) of what channels name now, and may go back to."""
+        from toolkit.store.channels import Channels
+
+        return Channels(self).in_use()
+
     def prune(
         self, keep: Callable[[dict[str, Any]], bool], grace_s: float = sweep.READERS_S
     ) -> list[dict[str, Any]]:
