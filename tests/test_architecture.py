@@ -25,7 +25,7 @@ PLANNING = {
 HEAVY = {
     "torch", "transformers", "tensorrt_llm", "tensorrt", "openvino", "tritonclient", "plotly",
     "ray", "wandb", "huggingface_hub", "gguf", "rich", "tokenizers", "jinja2",
-    "fsspec", "s3fs", "gcsfs", "aiohttp", "botocore", "minisign",
+    "fsspec", "s3fs", "gcsfs", "aiohttp", "botocore", "minisign", "llguidance",
 }  # fmt: skip
 MAX_LINES = 400
 SOURCES = sorted(PACKAGE.rglob("*.py"))

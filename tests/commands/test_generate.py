@@ -1,4 +1,5 @@
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -119,6 +120,31 @@ def test_the_prompt_may_come_from_a_file_or_stdin(run, tmp_path, monkeypatch):
     assert json.loads(run("--prompt-file", "-", *options)[1])["text"] == expected
 
 
+def test_an_answer_obeys_the_grammar_that_is_given(run, tmp_path):
+    regex = ("--regex", "(abc|[0-9]{2}){2,5}")
+    fast, plain = document(run, *regex), document(run, *regex, "--no-speculation")
+    assert fast["text"] == plain["text"]
+    assert re.fullmatch(regex[1], fast["text"])
+    assert fast["finish_reason"] == "stop"
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.ebnf"
+    schema.write_text('{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}')
+    found = json.loads(document(run, "--json-schema", str(schema))["text"])
+    assert isinstance(found, list)
+    grammar.write_text('root ::= "[" root "]" | "x"')
+    code, out, _ = run("--prompt", "[", "--ebnf", str(grammar), "--max-tokens", "5")
+    assert code == 0
+    assert set(out.strip()) <= set("[x]")
+    assert document(run, "--any-json")["text"][0] in "{["
+
+
+def test_a_recipes_grammar_counts_unless_another_is_given(run, tmp_path):
+    (tmp_path / "guide").write_text("[xyz]{4}")
+    options = ("--set", "guided_decoding.guide_type=regex")
+    recipe = (*options, "--set", f"guided_decoding.guide_file={tmp_path / 'guide'}")
+    assert re.fullmatch("[xyz]{4}", document(run, *recipe)["text"])
+    assert re.fullmatch("[uvw]{3}", document(run, *recipe, "--regex", "[uvw]{3}")["text"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -132,6 +158,10 @@ def test_the_prompt_may_come_from_a_file_or_stdin(run, tmp_path, monkeypatch):
         (["--prompt", "a", "--temperature", "nan"], "Invalid value"),
         (["--prompt", "a", "--top-p", "0"], "Invalid value"),
         (["--prompt", "a", "--stop", ""], "--stop: an empty text"),
+        (["--prompt", "a", "--regex", "(a"], "regex guide: at 1(8): invalid regex"),
+        (["--prompt", "a", "--regex", ""], "regex guide: it is empty"),
+        (["--prompt", "a", "--json-schema", "/no/such"], "/no/such: not readable as UTF-8 text"),
+        (["--prompt", "a", "--regex", "a", "--any-json"], "exclude each other"),
         (["--prompt", "a" * 300], "engine.max_input_len is 200"),
         (["--prompt", "a", "--k", "3", "--set", "speculation={drafter: none}"], "drafter none"),
     ],

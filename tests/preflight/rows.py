@@ -89,6 +89,11 @@ def chat_tokens(tokenizer: dict[str, Any]) -> None:
     special_tokens(tokenizer)
 
 
+def grammar(lab: Lab, **options: Any) -> Lab:
+    """On the backend that has grammars of its own."""
+    return lab.set("backend", "cpu").set("guided_decoding", options)
+
+
 def remove_rank(lab: Lab, name: str) -> Lab:
     lab = lab.engine("engine016_llama_tp2")
     (lab.folder / "engines" / "target" / name).unlink()
@@ -103,6 +108,9 @@ output [{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }]
 """
 
 GOOD: dict[str, Change] = {
+    "a grammar": lambda lab: grammar(lab, guide_type="regex", guide="(yes|no)+"),
+    "a schema as YAML": lambda lab: grammar(lab, guide={"type": "object"}),
+    "any JSON": lambda lab: grammar(lab, guide_type="json"),
     "P1 ngram": lambda lab: lab,
     "P1 medusa on the last release with engines": lambda lab: lab.medusa(),
     "P1 medusa on qwen 2": lambda lab: lab.model("target", "qwen2").medusa(),
@@ -134,6 +142,26 @@ GOOD: dict[str, Change] = {
 }  # fmt: skip
 
 BROKEN: dict[str, tuple[Change, str]] = {
+    "a grammar that does not compile": (
+        lambda lab: grammar(lab, guide_type="regex", guide="(yes|no"),
+        "guided_decoding: regex guide: at 1(8): invalid regex",
+    ),
+    "a grammar that allows nothing": (
+        lambda lab: grammar(lab, guide={"type": "integer", "minimum": 5, "maximum": 3}),
+        "guided_decoding: json_schema guide: Unsatisfiable schema: minimum (5) is greater",
+    ),
+    "a grammar's file that is not there": (
+        lambda lab: grammar(lab, guide_file="no.json"),
+        "no.json: not readable as UTF-8 text",
+    ),
+    "a grammar twice": (
+        lambda lab: grammar(lab, guide="{}", guide_file="no.json"),
+        "guided_decoding: give the grammar with either guide or guide_file",
+    ),
+    "a grammar for a server that takes one with each request": (
+        lambda lab: lab.set("guided_decoding", {"guide_type": "json"}),
+        "guided_decoding: Triton takes a grammar with each request (guided_decoding_guide)",
+    ),
     "P1 no engines after 1.2": (
         lambda lab: lab.medusa().set("tensorrt_llm", "1.3.0"),
         "tensorrt_llm: 1.3.0: the engine flow ended with TensorRT-LLM 1.2",

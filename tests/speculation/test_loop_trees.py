@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.speculation.draft_length import Adaptive, Fixed
+from toolkit.speculation.grammar import masked
 from toolkit.speculation.interfaces import Drafter, Proposal, SamplingParams
 from toolkit.speculation.loop import Request, SpeculativeLoop
 from toolkit.speculation.sampling import Role, distribution, draw, uniform
@@ -36,9 +37,12 @@ class FakeTreeDrafter(Drafter):
             for parent, text in level[:2]:
                 context = tuple([0, 0, *text][1 - self.table.ndim :])
                 sampling = SAMPLING if request.sampling.greedy else request.sampling
-                probs = distribution(self.table[context], sampling)
+                logits = self.table[context]
+                if request.matcher:
+                    logits = masked(logits, request.matcher.mask(text[len(request.tokens) :]))
+                probs = distribution(logits, sampling)
                 row = probs.copy()
-                for sibling in range(self.width):
+                for sibling in range(min(self.width, np.count_nonzero(probs))):
                     position = len(request.tokens) + depth
                     number = uniform(request.sampling.seed, position, Role.DRAFT, sibling)
                     greedy = request.sampling.greedy

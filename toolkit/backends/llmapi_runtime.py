@@ -23,11 +23,16 @@ from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.grammar import Grammar, Guide
 from toolkit.speculation.interfaces import Drafter, LanguageModel
 
 _NO_LOGITS = (
     "backend 'pytorch': a deployment answers with tokens, not with the logits that this needs; "
     "run it on backend cpu"
+)
+_NO_GRAMMAR = (
+    "backend 'pytorch': spectool sends a deployment no grammars; ask it with response_format "
+    "(pytorch.guided_decoding), or run the recipe on backend cpu"
 )
 
 
@@ -43,6 +48,11 @@ class LlmRuntime(Runtime):
 
     def drafter(self) -> Drafter | None:
         raise InputError(_NO_LOGITS)
+
+    def grammar(self, guide: Guide | None = None) -> Grammar | None:
+        if guide is not None:
+            raise InputError(_NO_GRAMMAR)
+        return None
 
     def loop(
         self, *, draft_len: int | None = None, max_prefill_tokens: int | None = None

@@ -13,6 +13,7 @@ from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS, DRAFTERS
 from toolkit.speculation.draft_length import Fixed, draft_length_policy
 from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.grammar import Grammar, Guide, guide_of
 from toolkit.speculation.interfaces import Drafter, LanguageModel
 from toolkit.speculation.loop import SpeculativeLoop
 
@@ -36,6 +37,12 @@ class Runtime:
             return None
         drafter: Drafter = DRAFTERS[options.drafter].create(options, self.models)
         return drafter
+
+    def grammar(self, guide: Guide | None = None) -> Grammar | None:
+        """What a request's output obeys: its own guide, else the recipe's, else nothing."""
+        if guide is None and self.recipe.guided_decoding:
+            guide = guide_of(self.recipe.guided_decoding)
+        return None if guide is None else self.tokenizer.grammar(guide)
 
     def loop(
         self, *, draft_len: int | None = None, max_prefill_tokens: int | None = None

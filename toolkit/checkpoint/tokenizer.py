@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from toolkit.checkpoint.chat import render_chat
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.text_stream import TextStream
 from toolkit.errors import InputError
+from toolkit.speculation.grammar import Grammar, Guide
+from toolkit.speculation.llguidance_grammar import LlGuidance
 
 TOKENIZER_VERSION = 1  # goes into digests: raise it when other files would be written
 _PADDING = re.compile(r"pad|unused|reserved|extra|dummy|placeholder", re.IGNORECASE)
@@ -92,6 +95,14 @@ class Tokenizer:
 
     def stream(self) -> TextStream:
         return TextStream(self.decode, bytewise=self._bytewise)
+
+    def grammar(self, guide: Guide) -> Grammar:
+        """The guide over these tokens; InputError when it does not compile or allows nothing."""
+        return self._guides.compile(guide)
+
+    @cached_property
+    def _guides(self) -> LlGuidance:
+        return LlGuidance(self._backend.to_str(), self.vocab_size, self.eos_ids)
 
     def compare(self, other: Tokenizer) -> list[str]:
         """What makes ids mean different things in the two; rows that only pad are tolerated."""

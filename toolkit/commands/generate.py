@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolkit.commands.guide import AnyJson, Ebnf, JsonSchema, Regex, guide_given
 from toolkit.commands.options import Dialect, Json, Offline, Overrides, RecipeArgument, StoreDir
-from toolkit.errors import InputError
+from toolkit.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from toolkit.backends.runtime import Runtime
+    from toolkit.speculation.grammar import Grammar
     from toolkit.speculation.interfaces import SpeculationStats
     from toolkit.speculation.request import Output, Request
 
@@ -47,6 +49,10 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End before this text; repeatable.")
     ] = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    ebnf: Ebnf = None,
+    any_json: AnyJson = False,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
     ] = None,
@@ -72,6 +78,7 @@ def generate(
         raise InputError("--k and --no-speculation exclude each other: choose one")
     if any(not string for string in stop or ()):
         raise InputError("--stop: an empty text would end every answer before it begins")
+    guide = guide_given(json_schema, regex, ebnf, any_json)
     runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads, url=url)
     if k is not None and runtime.recipe.speculation.drafter == "none":
         raise InputError(f"--k {k}: {runtime.recipe.name} has drafter none, which never drafts")
@@ -82,6 +89,7 @@ def generate(
         max_tokens,
         SamplingParams(temperature, top_k, top_p, seed),
         tuple(stop or ()),
+        runtime.grammar(guide),
     )
     output, answer = _stream(
         runtime, request, 0 if no_speculation else k, (lambda _: None) if as_json else _print
@@ -132,12 +140,19 @@ def _encode(runtime: Runtime, text: str, raw: bool) -> tuple[int, ...]:
 
 
 def _request(
-    runtime: Runtime, prompt: tuple[int, ...], max_tokens: int, sampling: Any, stop: tuple[str, ...]
+    runtime: Runtime,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    sampling: Any,
+    stop: tuple[str, ...],
+    grammar: Grammar | None,
 ) -> Request:
     from toolkit.speculation.request import Request
 
     eos = frozenset(runtime.tokenizer.eos_ids)
-    return Request(prompt, max_tokens, sampling, stop_tokens=eos, stop_strings=stop)
+    return Request(
+        prompt, max_tokens, sampling, stop_tokens=eos, stop_strings=stop, grammar=grammar
+    )
 
 
 def _stream(
@@ -159,6 +174,8 @@ def _stream(
     id = loop.submit(request)
     while True:
         for chunk in loop.step():
+            if chunk.finish_reason == "failed":
+                raise RunError(chunk.error)
             tokens += chunk.tokens
             emit(held.push(text.push(chunk.tokens)))
             if chunk.finish_reason:

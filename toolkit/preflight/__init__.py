@@ -24,6 +24,7 @@ from toolkit.preflight import (
 )
 from toolkit.preflight.facts import Facts
 from toolkit.preflight.gather import gather
+from toolkit.preflight.guided_section import check_guided
 from toolkit.preflight.report import Finding, Report
 from toolkit.preflight.tune_section import check_tune
 from toolkit.recipe.schema import Recipe
@@ -85,6 +86,7 @@ def preflight(
         budget = p8_memory.budget_of(facts)
         report.memory = budget.to_json() if budget else None
     _take(report, list(check_tune(recipe)))
+    _take(report, list(check_guided(facts)))
     _take(report, list(other_machines.check(recipe, store)))
     return report
 

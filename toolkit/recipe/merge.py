@@ -86,7 +86,7 @@ def _switch_drafter(
 def _put(document: Document, path: tuple[str, ...], value: Any, here: Where) -> None:
     holder = document.data
     for depth, part in enumerate(path[:-1], start=1):
-        below = holder.get(part, {})
+        below = {} if holder.get(part) is None else holder[part]  # null: the section was left out
         if not isinstance(below, dict):
             text = f"{'.'.join(path[:depth])} is a single value or a list, it has no keys"
             document.problems.append(Problem(path, text, here))

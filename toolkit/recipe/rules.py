@@ -11,6 +11,14 @@ from toolkit.recipe.schema import BackendName, Recipe, Speculation
 from toolkit.recipe.yaml_lines import KeyPath
 from toolkit.registry import BACKENDS, DRAFTERS, RECIPE_RULES
 
+# Only backend cpu has a default grammar; upstream's servers take one with each request.
+_GRAMMARS_ELSEWHERE = {
+    "pytorch": "trtllm-serve takes a grammar with each request (response_format); remove this and "
+    "write pytorch.guided_decoding: xgrammar",
+    "tensorrt": "Triton takes a grammar with each request (guided_decoding_guide); remove this and "
+    "write serve.tensorrt.guided_decoding: xgrammar",
+}
+
 
 def names_that_nothing_has(data: Mapping[str, Any]) -> dict[KeyPath, str]:
     """Drafters and backends that this version lacks, before anything else is validated."""
@@ -46,6 +54,8 @@ def broken_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
             f"{speculation.draft_length.min} is above max_draft_len ({speculation.max_draft_len})",
         )
     yield from _schedule_rules(speculation)
+    if recipe.guided_decoding and (reason := _GRAMMARS_ELSEWHERE.get(recipe.backend)):
+        yield ("guided_decoding",), reason
     ports: dict[int, str] = {}
     for field in ("http_port", "grpc_port", "metrics_port"):
         port = getattr(serve, field)

@@ -5,25 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationInfo,
     field_validator,
 )
 
+from toolkit.recipe.guided import GuidedDecoding
+from toolkit.recipe.section import Section
 from toolkit.registry import DRAFTERS
 
 BackendName = Literal["cpu", "tensorrt", "pytorch"]
 DType = Literal["float32", "float16", "bfloat16"]
-
-
-class Section(BaseModel):
-    """A part of the recipe: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def expand_range(value: Any) -> Any:
@@ -305,6 +299,9 @@ class TritonTensorRT(Section):
     )
     cancellation_check_period_ms: int = Field(100, ge=1)
     stats_check_period_ms: int = Field(100, ge=1)
+    guided_decoding: Literal["xgrammar"] | None = Field(
+        None, description="Requests may bring grammars; TensorRT-LLM 0.19 and newer."
+    )
     parameters: dict[str, str] = Field(
         default={}, description="More parameters of every engine's model, by upstream's names."
     )
@@ -376,6 +373,7 @@ class Recipe(Section):
     engine: EngineLimits = EngineLimits()
     tensorrt: TensorRT = TensorRT()
     pytorch: PyTorch = PyTorch()
+    guided_decoding: GuidedDecoding | None = None
     tune: Tune = Tune()
     serve: Serve = Serve()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from toolkit.errors import RunError
 from toolkit.speculation.interfaces import SpeculationStats
 from toolkit.speculation.request import Chunk, FinishReason, Output, Request
 
@@ -55,6 +56,8 @@ class GenerationLoop(ABC):
                 tokens[self.submit(request)] = []
             while self.active:
                 for chunk in self.step():
+                    if chunk.finish_reason == "failed":
+                        raise RunError(chunk.error)
                     tokens[chunk.request] += chunk.tokens
                     if chunk.finish_reason:
                         reasons[chunk.request] = chunk.finish_reason

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from toolkit.errors import InputError
 from toolkit.recipe.schema import ModelSpec, Speculation
 from toolkit.speculation.embedded import CpuSide
+from toolkit.speculation.grammar import Matcher
 from toolkit.speculation.llmapi import LlmApiSide
 from toolkit.speculation.migration import MigrationSide
 from toolkit.speculation.tensorrt import TensorrtSide
@@ -111,6 +112,8 @@ class DraftRequest:
     # Stop before a token that the drafter's likeliest choice for is less probable than this. The
     # distribution decides, never the token drawn from it: see draft_length.py.
     confidence: float = 0.0
+    # mask(draft so far) goes over the draft's own distribution, before everything else.
+    matcher: Matcher | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,26 @@ class Proposal:
     def depth(self) -> int:
         """Tokens of the longest path: what one verify step can accept."""
         return len(self.tokens) if self.parents is None else max(depths(self.parents), default=0)
+
+    def within(self, matcher: Matcher) -> Proposal:
+        """What was drafted without chance ends where the grammar does: that saves the target work.
+
+        A token that was drawn stays: throwing it away for what it is would bias the text.
+        """
+        if self.probs is not None:
+            return self
+        if self.parents is None:
+            return self.first(matcher.prefix(self.tokens))
+        place, paths = {-1: -1}, {-1: list[int]()}  # of the text and of every node that stays
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            path = [*paths.get(parent, []), token]
+            if parent in place and matcher.allows(path[:-1], token):
+                place[node], paths[node] = len(place) - 1, path
+        kept = list(place)[1:]
+        return Proposal(
+            [self.tokens[node] for node in kept],
+            parents=tuple(place[self.parents[node]] for node in kept),
+        )
 
     def first(self, count: int) -> Proposal:
         """Its first tokens: parents stand before their children, so that they are a tree too."""

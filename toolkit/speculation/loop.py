@@ -21,6 +21,7 @@ import numpy as np
 from toolkit.errors import CapacityError
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.grammar import GrammarError, masked_rows
 from toolkit.speculation.interfaces import (
     Drafter,
     DraftRequest,
@@ -80,11 +81,12 @@ class SpeculativeLoop(GenerationLoop):
         state = Active(
             id=self._next_id,
             request=request,
-            stop=StopCondition(request.stop_tokens, request.stop_strings, self._decode),
+            stop=StopCondition(request.end_tokens, request.stop_strings, self._decode),
             limit=min(len(request.prompt) + request.max_tokens, self._target.max_seq_len),
             draft_len=draft_len,
             speculates=self._drafter is not None and draft_len > 0,
             tokens=list(request.prompt),
+            matcher=request.grammar.matcher() if request.grammar else None,
         )
         self._next_id += 1
         self._stats[state.id] = state.stats
@@ -194,7 +196,9 @@ class SpeculativeLoop(GenerationLoop):
         active = len(self._running)
         confidence = self._policy.confidence
         requests = [
-            DraftRequest(state.id, state.tokens, room, state.request.sampling, confidence)
+            DraftRequest(
+                state.id, state.tokens, room, state.request.sampling, confidence, state.matcher
+            )
             for state in verifying
             if (room := state.room(self._policy, active)) > 0
         ]
@@ -217,6 +221,8 @@ class SpeculativeLoop(GenerationLoop):
             )
         if any(not 0 <= token < vocab_size for token in proposal.tokens):
             raise RuntimeError(f"{drafter} drafted outside the vocabulary of {vocab_size}")
+        if request.matcher:
+            proposal = proposal.within(request.matcher)
         # A tree has more nodes than one path; the target's context must hold them all.
         return proposal.first(self._target.max_seq_len - len(request.tokens))
 
@@ -225,6 +231,12 @@ class SpeculativeLoop(GenerationLoop):
         tokens, path = _choose(state, proposal, output)
         tokens, stopped = state.stop.cut(tokens)
         accepted, drafted = min(len(path), len(tokens)), proposal.depth
+        try:
+            if state.matcher:
+                state.matcher.advance(tokens)
+        except GrammarError as error:
+            self._end(state)
+            return Chunk(state.id, [], 0, drafted, "failed", str(error))
         base = state.read
         state.tokens += tokens
         state.read = len(state.tokens) - 1
@@ -304,24 +316,27 @@ def _prefill_step(state: Active, count: int, hidden: bool) -> Step:
 def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], list[int]]:
     """The new tokens, and which of the proposal's stand (the path, for a tree)."""
     sampling, position, drafted = state.request.sampling, len(state.tokens), len(proposal.tokens)
+    logits = output.logits
+    if state.matcher:
+        logits = masked_rows(logits, state.matcher.rows(proposal.tokens, proposal.parents))
     if proposal.parents is not None:
         if sampling.greedy:
-            chosen = most_likely(output.logits)
+            chosen = most_likely(logits)
             return verify_tree_greedy(proposal.tokens, proposal.parents, chosen)
         return verify_tree(
             proposal.tokens,
             proposal.parents,
             proposal.probs,
-            LazyProbabilities(output.logits, sampling),
+            LazyProbabilities(logits, sampling),
             partial(_number, sampling.seed, position),
         )
     if sampling.greedy:
-        tokens, accepted = verify_greedy(proposal.tokens, most_likely(output.logits))
+        tokens, accepted = verify_greedy(proposal.tokens, most_likely(logits))
     else:
         tokens, accepted = verify(
             proposal.tokens,
             proposal.probs,
-            LazyProbabilities(output.logits, sampling),
+            LazyProbabilities(logits, sampling),
             uniforms(sampling.seed, position, drafted, Role.ACCEPT),
             uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
         )

@@ -8,11 +8,12 @@ from typing import Literal
 
 from toolkit.errors import InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.grammar import Grammar, Matcher
 from toolkit.speculation.interfaces import SamplingParams, SpeculationStats
 from toolkit.speculation.stop import StopCondition
 
 GREEDY = SamplingParams()
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class Request:
     stop_tokens: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
     draft_len: int | None = None  # None: as the loop's policy says; 0: plain
+    grammar: Grammar | None = None  # the text obeys it, and one of its end tokens ends the text
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The stop tokens, those of the grammar included: a complete text cannot go on."""
+        return self.stop_tokens | (self.grammar.end_tokens if self.grammar else frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Chunk:
     accepted: int
     drafted: int
     finish_reason: FinishReason | None
+    error: str = ""  # why it failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class Active:
     draft_len: int  # of its next verify step
     speculates: bool
     tokens: list[int]  # prompt and output
+    matcher: Matcher | None = None  # stands behind the last token
     slot: int | None = None  # the target's sequence
     read: int = 0  # tokens in the target's cache
     stats: SpeculationStats = field(default_factory=SpeculationStats)

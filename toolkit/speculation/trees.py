@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from toolkit.errors import did_you_mean
-from toolkit.recipe.schema import Section
+from toolkit.recipe.section import Section
 
 Choice = tuple[int, ...]
 # TensorRT-LLM packs a path into 64 bits, 4 a level.

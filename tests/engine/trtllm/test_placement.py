@@ -80,6 +80,9 @@ def test_the_leaders_world_is_the_ranks_of_its_one_engine(drafter, tp):
          "did you mean 'multi_block_mode'"),
         ({"parameters": {"decoding_mode": "medusa"}}, "parameters.decoding_mode",
          "said elsewhere: speculation.drafter"),
+        ({"guided_decoding": "xgrammar"}, "guided_decoding", "begins its grammar anew"),
+        ({"parameters": {"guided_decoding_backend": "xgrammar"}},
+         "parameters.guided_decoding_backend", "said elsewhere: serve.tensorrt.guided_decoding"),
         ({"parameters": {"gpt_model_path": "/x"}}, "parameters.gpt_model_path", "said elsewhere"),
     ],
 )  # fmt: skip
@@ -87,6 +90,16 @@ def test_what_cannot_be_is_said_with_its_place(serve, where, what):
     found = problems(tp=2, **serve)
     assert list(found) == [f"serve.tensorrt.{where}"]
     assert what in found[f"serve.tensorrt.{where}"]
+
+
+def test_grammars_came_with_a_release():
+    document = made("medusa").model_dump(mode="json")
+    document["serve"] = {"tensorrt": {"guided_decoding": "xgrammar"}}
+    assert list(serve_problems(Recipe.model_validate(document))) == []
+    old = Recipe.model_validate(document | {"tensorrt_llm": "0.18.0"})
+    [(path, text)] = serve_problems(old)
+    assert path[-1] == "guided_decoding"
+    assert "came with TensorRT-LLM 0.19" in text
 
 
 def test_fast_logits_need_logits():

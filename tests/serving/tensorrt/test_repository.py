@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,16 @@ def test_models_follow_from_the_drafter(tmp_path, drafter, entry, wanted):
     manifest = repository_manifest(repository)
     assert (manifest["entry"], manifest["models"]["tensorrt_llm"]["role"]) == (entry, "target")
     assert lint(repository) == []
+
+
+def test_an_engine_that_takes_grammars_is_told_its_tokenizer(tmp_path):
+    repository = written(tmp_path, "medusa", guided_decoding="xgrammar")
+    assert lint(repository) == []
+    found = parameters(repository, "tensorrt_llm")
+    assert found["guided_decoding_backend"] == "xgrammar"
+    assert (Path(found["tokenizer_dir"]) / "tokenizer.json").is_file()
+    plain = parameters(written(tmp_path / "plain", "medusa"), "tensorrt_llm")
+    assert not {"guided_decoding_backend", "tokenizer_dir"} & set(plain)
 
 
 def test_the_parameters_of_a_target_and_its_draft(engine_repository, engines):

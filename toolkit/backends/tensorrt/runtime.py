@@ -18,12 +18,17 @@ from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import Fixed, draft_length_policy
 from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.grammar import Grammar, Guide
 from toolkit.speculation.interfaces import Drafter, LanguageModel
 from toolkit.speculation.tensorrt import EXTERNAL
 
 _NO_LOGITS = (
     "backend 'tensorrt': engines answer with tokens, not with the logits that this needs; run it "
     "on backend cpu, or measure the deployed model"
+)
+_NO_GRAMMAR = (
+    "backend 'tensorrt': spectool gives engines no grammars here; serve them with "
+    "serve.tensorrt.guided_decoding, or run the recipe on backend cpu"
 )
 
 
@@ -40,6 +45,11 @@ class EngineRuntime(Runtime):
 
     def drafter(self) -> Drafter | None:
         raise InputError(_NO_LOGITS)
+
+    def grammar(self, guide: Guide | None = None) -> Grammar | None:
+        if guide is not None:
+            raise InputError(_NO_GRAMMAR)
+        return None
 
     def loop(
         self, *, draft_len: int | None = None, max_prefill_tokens: int | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from toolkit.engine.trtllm.command import engine_flags, release_of
-from toolkit.engine.trtllm.triton_parameters import parameter_problems
+from toolkit.engine.trtllm.triton_parameters import GUIDED, parameter_problems
 from toolkit.recipe.schema import Recipe
 from toolkit.speculation.tensorrt import EXTERNAL, MODE
 
@@ -84,8 +84,23 @@ def serve_problems(recipe: Recipe) -> Iterator[Problem]:
         yield (*_WHERE, "draft"), "this recipe has no draft engine; remove it"
     if external(recipe):
         yield from _external(recipe)
+    yield from _guided(recipe)
     for name, problem in parameter_problems(serve.parameters, release_of(recipe)):
         yield (*_WHERE, "parameters", name), problem
+
+
+def _guided(recipe: Recipe) -> Iterator[Problem]:
+    where = (*_WHERE, "guided_decoding")
+    if recipe.serve.tensorrt.guided_decoding is None:
+        return
+    if release_of(recipe) < GUIDED:
+        yield where, f"came with TensorRT-LLM {'.'.join(map(str, GUIDED))}; remove it"
+    if external(recipe):
+        yield (
+            where,
+            f"drafter {recipe.speculation.drafter!r} calls the engines anew for every step, and an "
+            "engine begins its grammar anew with every call; remove it, or draft inside the engine",
+        )
 
 
 def _default_processes(recipe: Recipe) -> str:

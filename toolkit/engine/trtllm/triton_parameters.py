@@ -18,6 +18,7 @@ MODES = (
     "top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle",
 )  # fmt: skip
 BATCHING = ("V1", "v1", "inflight_batching", "inflight_fused_batching")
+GUIDED: Release = (0, 19)  # requests may bring grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,9 @@ PARAMETERS: Mapping[str, TritonParameter] = {
     "lora_cache_host_memory_bytes": TritonParameter("count"),
     "lora_prefetch_dir": TritonParameter("text", (0, 19)),
     "num_nodes": TritonParameter("number", (0, 19)),
-    "guided_decoding_backend": TritonParameter("one of xgrammar", (0, 19)),
+    "guided_decoding_backend": TritonParameter(
+        "one of xgrammar", GUIDED, field=f"{_SERVE}.guided_decoding"
+    ),
     "tokenizer_dir": TritonParameter("text", (0, 19)),
     "xgrammar_tokenizer_info_path": TritonParameter("text", (0, 19)),
 }

@@ -37,6 +37,7 @@ def engine_models(built: BuiltModels, place: Place) -> list[ServedModel]:
             place.absolute(llm_name(role), built.engines[role]),
             where,
             memory[role],
+            _guided(recipe, place.absolute(llm_name(role), built.tokenizer_dir)),
         )
         for role, engine in engines.items()
     ]
@@ -53,7 +54,13 @@ def streams(recipe: Recipe) -> bool:
 
 
 def _model(
-    recipe: Recipe, role: str, engine: TrtEngine, path: str, where: Placement, share: Share
+    recipe: Recipe,
+    role: str,
+    engine: TrtEngine,
+    path: str,
+    where: Placement,
+    share: Share,
+    guided: Mapping[str, str],
 ) -> ServedModel:
     serve = recipe.serve.tensorrt
     decoupled = role == "target" and streams(recipe)
@@ -66,6 +73,7 @@ def _model(
             **_placed(role, where),
             **_memory(recipe, role, share),
             **(_drafting(recipe) if role == "target" else {}),
+            **guided,
             **serve.parameters,
         },
         max_batch_size=recipe.engine.max_batch_size,
@@ -120,6 +128,12 @@ def _memory(recipe: Recipe, role: str, share: Share) -> dict[str, str]:
     if serve.kv_cache_host_memory_bytes:
         found["kv_cache_host_memory_bytes"] = str(serve.kv_cache_host_memory_bytes)
     return found
+
+
+def _guided(recipe: Recipe, tokenizer: str) -> dict[str, str]:
+    """Grammars are compiled over the tokens of a tokenizer that the engine itself reads."""
+    backend = recipe.serve.tensorrt.guided_decoding
+    return {"guided_decoding_backend": backend, "tokenizer_dir": tokenizer} if backend else {}
 
 
 def _drafting(recipe: Recipe) -> Mapping[str, str]:

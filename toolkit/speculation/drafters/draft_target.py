@@ -11,6 +11,7 @@ from pydantic import Field
 
 from toolkit.recipe.release import Release, Version
 from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
+from toolkit.speculation.grammar import masked
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.migration import NGRAM_COSTS, Change
@@ -255,15 +256,20 @@ class _Draft:
     ) -> bool:
         """Choose the next token as the target would: greedily, or with the same filters.
 
-        False: not sure enough, nothing was chosen.
+        False: not sure enough, or nothing that the grammar allows; nothing was chosen.
         """
-        sampling = self.request.sampling
-        if self.request.confidence and confidence(logits[0]) < self.request.confidence:
+        sampling, matcher, row = self.request.sampling, self.request.matcher, logits[0]
+        if matcher:
+            row = masked(row, matcher.mask(self.tokens))
+            # A smaller draft vocabulary may have nothing that the grammar allows.
+            if np.isneginf(row).all():
+                return False
+        if self.request.confidence and confidence(row) < self.request.confidence:
             return False
         if sampling.greedy:
-            self.tokens.append(most_likely(logits)[0])
+            self.tokens += most_likely(row[None])
             return True
-        probs = distribution(logits[0], sampling)
+        probs = distribution(row, sampling)
         position = len(self.request.tokens) + len(self.tokens)
         self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
         missing = vocab_size - len(probs)  # a smaller draft vocabulary never proposes the rest

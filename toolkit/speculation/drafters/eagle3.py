@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from toolkit.recipe.release import Version
-from toolkit.recipe.schema import HeadSource, Recipe, Section, Speculation
+from toolkit.recipe.schema import HeadSource, Recipe, Speculation
+from toolkit.recipe.section import Section
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
 from toolkit.speculation.llmapi import (
     EAGLE3,
