@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "toolkit"
 # Lowest first; a part may import itself and what stands before it.
 ORDER = [
     "roots", "recipe", "speculation", "checkpoint", "engine", "backends",
-    "measure", "graph", "tuning", "serving", "plan", "commands", "cli",
+    "measure", "training", "graph", "tuning", "serving", "plan", "commands", "cli",
 ]  # fmt: skip
 # What is done with a plan stands beside it.
 PLANNING = {

@@ -27,6 +27,8 @@ COMMANDS = {
     "build": "Convert weights and build engines; only what is missing.",
     "generate": "Answer one prompt, streamed, with its statistics.",
     "verify": "Compare text with and without speculation.",
+    "train-head": "Train Medusa or EAGLE heads on the target's own outputs.",
+    "distill": "Train a small draft from the target's layers.",
     "tune": "Find the draft length that pays, per batch and domain.",
     "repo": "Write the Triton model repository.",
     "lint": "Check a model repository without starting it.",
@@ -56,10 +58,10 @@ class Commands(TyperGroup):
         """The command, or the group of commands where its module has an `app`."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"toolkit.commands.{cmd_name}")
+        module = import_module(f"toolkit.commands.{cmd_name.replace('-', '_')}")
         if (found := getattr(module, "app", None)) is None:
             found = typer.Typer(add_completion=False, rich_markup_mode=None)
-            found.command(cmd_name)(getattr(module, cmd_name))
+            found.command(cmd_name)(getattr(module, cmd_name.replace("-", "_")))
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command

@@ -73,6 +73,15 @@ HEADS = Registry(
     },
 )
 
+HEAD_TRAINERS = Registry(
+    "head that can be trained",
+    {
+        "medusa": "toolkit.training.medusa:MedusaHeads",
+        "eagle": "toolkit.training.eagle:EagleHead",
+        "eagle3": "toolkit.training.eagle3:Eagle3Head",
+    },
+)
+
 BACKENDS = Registry(
     "backend",
     {

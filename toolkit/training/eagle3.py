@@ -1,0 +1,108 @@
+"""EAGLE-3 (Li et al. 2025): fc over three captured states, one layer, an lm_head of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import InputError
+from toolkit.training.batches import Batch
+from toolkit.training.chain import ChainHead
+from toolkit.training.decoder import linear, rms_norm
+from toolkit.training.head import d2t, noise, settings_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from toolkit.training.head import Params
+
+LAYER = "midlayer."
+_TWO_INPUTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
+
+
+def captured_layers(layers: int) -> tuple[int, int, int]:
+    """The layers whose output TensorRT-LLM captures unless it is told others."""
+    return (1, layers // 2 - 1, layers - 4)
+
+
+def layer_problem(layers: int) -> str | None:
+    """Why a target of so many layers has no three of them to capture."""
+    if len(set(captured_layers(layers))) == 3 and min(captured_layers(layers)) >= 0:
+        return None
+    return f"the target has {layers} layers; EAGLE-3 reads three of at least 7"
+
+
+class Eagle3Head(ChainHead):
+    """Embeddings are the target's and frozen.
+
+    The residual stream keeps the target's scale: a head whose inputs were rescaled to 1 learnt
+    badly.
+    """
+
+    layer = LAYER
+
+    def start(self) -> Params:
+        """From the target: vocabulary rows, the last norm, the layer behind the last captured one.
+
+        fc begins by passing on the last captured state; the embedding comes in through noise.
+        """
+        import torch
+
+        s = self.target.settings
+        if problem := layer_problem(s.num_layers):
+            raise InputError(problem)
+        hidden, draw = s.hidden_size, torch.Generator().manual_seed(self.options.seed)
+        last = captured_layers(s.num_layers)[-1]
+        layer = self.target.layer(min(last + 1, s.num_layers - 1))
+        fc = noise(draw, hidden, 3 * hidden, scale=0.1)
+        fc[:, -hidden:] += torch.eye(hidden)
+        params = {"fc.weight": fc}
+        for name, tensor in layer.items():
+            if name in _TWO_INPUTS:
+                tensor = torch.cat([noise(draw, len(tensor), hidden, scale=0.5), tensor], 1)
+            params[LAYER + name] = tensor.clone()
+        params[LAYER + "hidden_norm.weight"] = layer["input_layernorm.weight"].clone()
+        params[LAYER + "input_layernorm.weight"] = torch.ones(hidden)
+        params["norm.weight"] = self.target.norm.clone()
+        params["lm_head.weight"] = self.teacher.clone()
+        return {name: tensor.to(self.device) for name, tensor in params.items()}
+
+    def first(self, params: Params, batch: Batch) -> torch.Tensor:
+        return linear(batch.captured, params, "fc")
+
+    def join(
+        self, params: Params, embedded: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        epsilon = self.target.settings.norm_epsilon
+        both = (
+            rms_norm(embedded, params[LAYER + "input_layernorm.weight"], epsilon),
+            rms_norm(state, params[LAYER + "hidden_norm.weight"], epsilon),
+        )
+        return torch.cat(both, -1), state
+
+    def said(self, params: Params, state: torch.Tensor) -> torch.Tensor:
+        return rms_norm(state, params["norm.weight"], self.target.settings.norm_epsilon)
+
+    def lm_head(self, params: Params, depth: int) -> torch.Tensor:
+        return params["lm_head.weight"]
+
+    def files(self, params: Params) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        import torch
+
+        s, names = self.target.settings, self.options.layer_names
+        tensors = {key.replace(LAYER, names): tensor for key, tensor in params.items()}
+        ids = self.ids.cpu()
+        tensors["d2t"] = torch.from_numpy(d2t(ids.numpy()))
+        tensors["t2d"] = torch.zeros(s.vocab_size, dtype=torch.bool)
+        tensors["t2d"][ids] = True
+        config = settings_config(
+            self,
+            architectures=["LlamaForCausalLMEagle3"],
+            draft_vocab_size=len(ids),
+            eagle_config={
+                "eagle_aux_hidden_state_layer_ids": list(captured_layers(s.num_layers)),
+                "use_aux_hidden_state": True,
+            },
+        )
+        return tensors, dict(config)
