@@ -13,6 +13,8 @@ from toolkit.commands.runtime import runtime_of
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from toolkit.backends.runtime import Runtime
     from toolkit.measure.subject import Subject
     from toolkit.measure.verification import Plan
@@ -23,8 +25,8 @@ def verify(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE",
-            help="Recipe file, or the name of a bundled recipe.",
+            metavar="RECIPE|URL",
+            help="Recipe file, bundled recipe, or http://HOST:PORT of Triton or an OpenAI API.",
             autocompletion=complete_recipe,
         ),
     ],
@@ -82,6 +84,24 @@ def verify(
     k: Annotated[
         int | None, typer.Option("--k", min=1, max=512, help="Instead of the recipe's lengths.")
     ] = None,
+    plain: Annotated[
+        str | None,
+        typer.Option(
+            "--plain", metavar="URL", help="The same model served without speculation, for a URL."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="At a URL; default: the one that is served.")
+    ] = None,
+    prompt_sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt-set", metavar="SET|FILE", help="Instead of the recipe's; repeatable."
+        ),
+    ] = None,
+    tie: Annotated[
+        float, typer.Option("--tie", min=0.0, help="At a URL: logits so near are a tie.")
+    ] = 0.25,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
     ] = None,
@@ -124,13 +144,21 @@ def verify(
         seed=seed,
         alpha=alpha,
     )
-    runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads)
-    subject, plan = _of_recipe(runtime, wishes, k, batch)
+    served = "://" in recipe
+    _refuse_options(served, {"--plain": plain, "--model": model}, override, threads)
+    sources = {Path(name).stem: name for name in prompt_sets or ()}
+    if served:
+        subject, plan = _of_server(recipe, plain, model, wishes, k, batch, tie, sources)
+        asked = k
+    else:
+        runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads)
+        subject, plan = _of_recipe(runtime, wishes, k, batch, sources)
+        asked = k or runtime.recipe.speculation.max_draft_len
     with progress("verify", total=plan.answers) as bar:
         found = run(subject, plan, advance=bar.advance, starting=bar.describe)
     if junit is not None:
         write_checks(junit, f"spectool verify {recipe}", found.checks)
-    spoken = (dialect, k or runtime.recipe.speculation.max_draft_len) if dialect else None
+    spoken = (dialect, asked or 0) if dialect else None
     if as_json:
         print(json.dumps(document(found, spoken), allow_nan=False))
     else:
@@ -139,7 +167,50 @@ def verify(
         raise typer.Exit(1)
 
 
-def _of_recipe(runtime: Runtime, wishes: Wishes, k: int | None, batch: int) -> tuple[Subject, Plan]:
+def _refuse_options(
+    served: bool,
+    of_servers: Mapping[str, str | None],
+    override: Sequence[str] | None,
+    threads: int | None,
+) -> None:
+    """An option that would do nothing must not look as if it did."""
+    of_recipes = {"--set": override, "--threads": threads}
+    given = [name for name, value in (of_recipes if served else of_servers).items() if value]
+    if given:
+        kinds = ("a recipe", "a server's URL") if served else ("a server's URL", "a recipe")
+        raise InputError(f"{', '.join(given)}: only for {kinds[0]}, not for {kinds[1]}")
+
+
+def _of_server(
+    url: str,
+    plain: str | None,
+    model: str | None,
+    wishes: Wishes,
+    k: int | None,
+    batch: int,
+    tie: float,
+    sources: Mapping[str, str],
+) -> tuple[Subject, Plan]:
+    """A server with and without speculation, and prompts as they stand: it has no template."""
+    from toolkit.measure.prompts import BUNDLED, load_prompt_sets
+    from toolkit.measure.verify_plan import Room, make_plan
+    from toolkit.recipe.schema import Sampling
+    from toolkit.serving.subject import open_subject
+
+    plan = make_plan(
+        wishes,
+        load_prompt_sets(sources or {name: name for name in BUNDLED}, limit=wishes.prompts),
+        lambda domain, prompt: (),
+        room=Room(),
+        sampling=Sampling(),
+        note=lambda line: typer.echo(line, err=True),
+    )
+    return open_subject(url, plain, model=model, k=k, batch=batch, tie=tie), plan
+
+
+def _of_recipe(
+    runtime: Runtime, wishes: Wishes, k: int | None, batch: int, sources: Mapping[str, str]
+) -> tuple[Subject, Plan]:
     """The recipe's models, loaded, and its prompt sets."""
     from toolkit.measure.prompts import Prompt, load_prompt_sets
     from toolkit.measure.run import encode_prompt
@@ -155,7 +226,7 @@ def _of_recipe(runtime: Runtime, wishes: Wishes, k: int | None, batch: int) -> t
 
     plan = make_plan(
         wishes,
-        load_prompt_sets(recipe.tune.prompts, limit=wishes.prompts),
+        load_prompt_sets(sources or recipe.tune.prompts, limit=wishes.prompts),
         encode,
         room=Room(recipe.engine.max_input_len, recipe.engine.max_seq_len),
         sampling=recipe.tune.sampling,

@@ -38,10 +38,9 @@ class Divergence:
 
     @property
     def verdict(self) -> Verdict:
-        if self.plain_token is None or self.other_token is None:
-            return "bug"  # a text that ends early has no second token that rounding could excuse
         if self.gap is None or self.bound is None:
-            return "unexplained"
+            # A text that ends early has no second token that rounding could excuse.
+            return "bug" if None in (self.plain_token, self.other_token) else "unexplained"
         return "bug" if self.gap > self.bound else "numerical tie"
 
 
@@ -89,9 +88,11 @@ class EquivalenceReport:
         that looks at the text and is right less than half as often is broken: untrained weights,
         another vocabulary, a vocabulary map that is ignored.
         """
-        if self.counts is None or self.unit != "token":
+        if self.counts is None:
             return False
-        first = self.counts.first_accepted / max(self.counts.first_drafts, 1)
+        if not self.counts.first_drafts:  # a server that tells sums only
+            return self.counts.draft_tokens >= ENOUGH_DRAFTS and not self.counts.accepted_tokens
+        first = self.counts.first_accepted / self.counts.first_drafts
         return self.counts.first_drafts >= ENOUGH_DRAFTS and first < self.commonest / 2
 
     @property
@@ -113,13 +114,13 @@ class EquivalenceReport:
                 "numerical tie from a bug here"
             )
         if not self.tested:
-            return "nothing was drafted, so nothing was tested; raise --max-tokens or --prompts"
-        if self.uninformed:
-            assert self.counts
             return (
-                f"lossless, but the drafts are worthless: of {self.counts.first_drafts} drafts "
-                f"the first token stood {self.counts.first_accepted} times, where always the most "
-                f"common token would have stood {self.commonest:.1%}; suspect the drafter's "
+                "nothing was drafted, so nothing was tested; raise --max-tokens or --prompts, or "
+                "name a draft length with --k"
+            )
+        if self.uninformed:
+            return (
+                f"lossless, but the drafts are worthless: {self._worth()}; suspect the drafter's "
                 "weights, vocabulary or vocabulary map"
             )
         prompts = sum(domain.prompts for domain in self.domains)
@@ -128,6 +129,16 @@ class EquivalenceReport:
         return (
             f"lossless up to rounding: {prompts - len(self.divergences)} of {prompts} texts are "
             f"equal, the others part at numerical ties of {self.rounding}"
+        )
+
+    def _worth(self) -> str:
+        assert self.counts
+        if not self.counts.first_drafts:
+            return f"none of {self.counts.draft_tokens} draft tokens stood"
+        return (
+            f"of {self.counts.first_drafts} drafts the first token stood "
+            f"{self.counts.first_accepted} times, where always drafting the most common token "
+            f"would have stood {self.commonest:.1%} of the time"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -207,9 +218,7 @@ def _first_divergence(
     ours, theirs = ([*a.units, *[None] * (longest - len(a.units))] for a in (plain, other))
     at = next(i for i in range(longest) if ours[i] != theirs[i])
     one, two = ours[at], theirs[at]
-    gap = None
-    if one is not None and two is not None:
-        gap = subject.gap(question, plain.units[:at], (one, two))
+    gap = subject.gap(question, plain.units[:at], (one, two))
     return Divergence(
         question.domain,
         question.id,

@@ -104,7 +104,10 @@ class Subject(ABC):
 
     @abstractmethod
     def gap(
-        self, question: Question, common: Sequence[Hashable], pair: tuple[Hashable, Hashable]
+        self,
+        question: Question,
+        common: Sequence[Hashable],
+        pair: tuple[Hashable | None, Hashable | None],  # None: the text ended there
     ) -> Gap | None:
         """What plain decoding thinks of two ways to go on; None when it cannot be asked."""
 
@@ -155,8 +158,13 @@ class EngineSubject(Subject):
         return Answer(tuple(output.tokens), self._decode(output.tokens), Counts.of(output.stats))
 
     def gap(
-        self, question: Question, common: Sequence[Hashable], pair: tuple[Hashable, Hashable]
-    ) -> Gap:
+        self,
+        question: Question,
+        common: Sequence[Hashable],
+        pair: tuple[Hashable | None, Hashable | None],
+    ) -> Gap | None:
+        if None in pair:
+            return None  # a stop token is a token here: no rounding ends a text without one
         logits = _logits(self._target, [*question.tokens, *map(_token, common)])
         worse = min(float(logits[_token(token)]) for token in pair)
         bound = ROUNDING[self.rounding] * float(np.abs(logits).max())
@@ -166,7 +174,7 @@ class EngineSubject(Subject):
         return self._show(_token(unit))
 
 
-def _token(unit: Hashable) -> int:
+def _token(unit: Hashable | None) -> int:
     assert isinstance(unit, int)
     return unit
 

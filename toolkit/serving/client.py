@@ -134,6 +134,18 @@ def post(url: str, inputs: dict[str, Any], timeout_s: float) -> Any:
         raise RunError(f"{url}: no answer: {getattr(error, 'reason', error)}") from None
 
 
+def get(url: str, timeout_s: float) -> Any:
+    """The JSON at a URL; None where the server has nothing there, RunError without a server."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            return json.loads(response.read() or b"null")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{url}: no answer: {getattr(error, 'reason', error)}") from None
+
+
 def _said(body: bytes, otherwise: str) -> str:
     try:
         return str(json.loads(body)["error"])

@@ -19,7 +19,7 @@ from toolkit.serving.load.sample import Sample
 # Models that clients may be meant to ask, the best first.
 ENTRIES = ("spectool", "tensorrt_llm_bls", "tensorrt_llm", "ensemble")
 # Our words for an input, and those of the layout around TensorRT-LLM's LLM API.
-_LLMAPI = {
+LLMAPI = {
     "stream": "streaming",
     "max_tokens": "sampling_param_max_tokens",
     "temperature": "sampling_param_temperature",
@@ -131,7 +131,7 @@ class Endpoint:
                 setattr(sample, field, int(float(count)))
 
     def _tensors(self, job: Job) -> list[Any]:
-        theirs = {} if "max_tokens" in self._inputs else _LLMAPI
+        theirs = {} if "max_tokens" in self._inputs else LLMAPI
         arrays = {}
         for ours, value in job.ask.inputs().items():
             name = theirs.get(ours, ours)
@@ -176,7 +176,7 @@ async def _entry(client: Any, address: str) -> str:
 
 
 def _check_text_model(model: str, inputs: Mapping[str, Declared]) -> None:
-    if "text_input" not in inputs or not inputs.keys() & {"max_tokens", _LLMAPI["max_tokens"]}:
+    if "text_input" not in inputs or not inputs.keys() & {"max_tokens", LLMAPI["max_tokens"]}:
         raise InputError(
             f"{model} takes {', '.join(inputs) or 'nothing'}: not a text model "
             "(text_input and max_tokens)"

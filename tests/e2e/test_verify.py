@@ -1,0 +1,25 @@
+"""`verify URL` of a real Triton server: both layouts are lossless, and a broken one is not."""
+
+import json
+
+import pytest
+
+from toolkit.cli import main
+
+pytestmark = pytest.mark.triton
+
+
+def test_both_layouts_are_lossless_over_http(deployment, capsys, tmp_path):
+    prompts = tmp_path / "letters.jsonl"
+    lines = (json.dumps({"prompt": letter * 9}) for letter in "abcdef")
+    prompts.write_text("\n".join(lines))
+    few = ["--max-tokens", "20", "--samples", "8", "--sample-prompts", "2", "--sample-tokens", "8"]
+    arguments = [deployment.address.http, "--prompt-set", str(prompts), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", *arguments, *few, "--checks", "greedy,sampled"])
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code in (0, None), found["conclusion"]
+    [domain] = found["checks"]["greedy"]["domains"]
+    assert domain["identical"] == domain["prompts"] == 6
+    assert domain["draft_tokens"] > 0
+    assert found["checks"]["sampled"]["passed"]
