@@ -30,7 +30,7 @@ def test_bundled_sets_have_24_different_prompts():
 
 def test_code_is_continued_and_the_rest_is_answered():
     assert {prompt.raw for prompt in bundled()["code"]} == {True}
-    assert {prompt.raw for prompt in bundled()["chat_ko"] + bundled()["edit"]} == {False}
+    assert {p.raw for name in ("chat_en", "chat_ko", "edit") for p in bundled()[name]} == {False}
 
 
 def test_edit_passages_are_long_enough_to_copy_from():

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolkit.errors import InputError, did_you_mean
 
-BUNDLED = ("chat_ko", "code", "edit")
+BUNDLED = ("chat_en", "chat_ko", "code", "edit")
 ALL_DOMAINS = "all"  # how summaries call the pool of every domain
 _FOLDER = Path(__file__).parent / "prompt_sets"
 _FIELDS = {"id": str, "prompt": str, "raw": bool}
