@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from time import perf_counter
 
 from tests.serving.fakes import FakeReplySink
 from toolkit.serving.counters import SpeculationCounters
@@ -98,3 +99,26 @@ def test_the_input_comes_first_when_it_is_wanted():
 def test_a_cancelled_request_ends_with_an_error():
     sink = replies([chunk(b"a"), chunk(b"", reason="cancelled")])
     assert (sink.failure, sink.replies) == ("cancelled", [])
+
+
+def test_a_request_is_timed_when_it_ends_and_not_when_it_is_cancelled():
+    seen = []
+    counters = SpeculationCounters(
+        lambda name, labels, amount: seen.append(name),
+        lambda name, labels, value: seen.append((name, value)),
+    )
+
+    def run(*chunks):
+        seen.clear()
+        wanted = TextRequest(text="ask", max_tokens=99)
+        builder = ReplyBuilder(
+            wanted, FakeReplySink(), FakeByteStream(), counters, arrived=perf_counter() - 1.0
+        )
+        for one in chunks:
+            builder.take(one)
+        return dict(entry for entry in seen if isinstance(entry, tuple))
+
+    found = run(chunk(b"a"), chunk(b"bcd", accepted=2, drafted=4), chunk(b"e", 0, 4, "length"))
+    assert found["spec_decode_acceptance_length"] == 2.0  # 2 accepted in 2 steps
+    assert 1.0 <= found["time_to_first_token_seconds"] <= found["e2e_request_latency_seconds"]
+    assert run(chunk(b"a"), chunk(b"", reason="cancelled")) == {}

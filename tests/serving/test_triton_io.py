@@ -40,15 +40,19 @@ class FakeMetric:
         self._touch()
         self.value = value
 
+    observe = increment
+
 
 class FakeMetricFamily:
-    COUNTER, GAUGE = 0, 1
+    COUNTER, GAUGE, HISTOGRAM = 0, 1, 2
     made: list[FakeMetric]
 
     def __init__(self, name, description, kind):
-        self.name = name
+        self.name, self.kind = name, kind
 
-    def Metric(self, labels):  # noqa: N802 - Triton's spelling
+    def Metric(self, labels, buckets=None):  # noqa: N802 - Triton's spelling
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        assert buckets is None or buckets == sorted(set(buckets))
         FakeMetricFamily.made.append(FakeMetric(labels))
         return FakeMetricFamily.made[-1]
 
@@ -128,6 +132,7 @@ def test_metrics_are_touched_by_one_thread_at_a_time():
             metrics.increment("generation_tokens_total", {}, 1)
             metrics.increment("spec_decode_num_drafts_total", {"position": "0"}, 2)
             metrics.set_active(3)
+            metrics.observe("time_to_first_token_seconds", {}, 0.5)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -137,7 +142,7 @@ def test_metrics_are_touched_by_one_thread_at_a_time():
     assert FakeMetric.clashes == 0
     values = {tuple(metric.labels.items()): metric.value for metric in FakeMetricFamily.made}
     assert values[("model", "m"), ("position", "0")] == 320
-    assert len(FakeMetricFamily.made) == 3
+    assert len(FakeMetricFamily.made) == 4
 
 
 def sender(fake):

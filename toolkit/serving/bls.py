@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from time import perf_counter
 
 from toolkit.errors import SpectoolError
 from toolkit.serving.calls import Logits
@@ -103,6 +104,7 @@ class BlsLoop:
         burst: int = 1,  # tokens of one call when there is no draft
         cancelled: Callable[[], bool] = lambda: False,
         draft_failed: Callable[[DraftUnavailableError], None] = lambda error: None,
+        spent: Callable[[float, float], None] = lambda draft_s, verify_s: None,  # of a verify step
     ) -> Iterator[Chunk]:
         """The chunks of one request; both models are released however it ends."""
         try:
@@ -112,13 +114,17 @@ class BlsLoop:
                 if cancelled():
                     yield Chunk(state.id, [], 0, 0, "cancelled")
                     return
+                started = perf_counter()
                 try:
                     proposal = self._propose(state, draft)
                 except DraftUnavailableError as error:
                     state.speculates = False
                     draft_failed(error)
                     break
+                drafted = perf_counter()
                 emitted = target.verify(state.tokens, proposal)
+                if proposal.tokens:
+                    spent(drafted - started, perf_counter() - drafted)
                 chunk = self._emit(state, list(proposal.tokens), emitted)
                 if not chunk.finish_reason:
                     draft.accept(chunk.tokens, chunk.accepted)

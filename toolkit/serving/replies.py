@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Protocol
 
-from toolkit.serving.counters import SpeculationCounters
+from toolkit.serving.counters import RequestFigures, SpeculationCounters
 from toolkit.serving.text_request import TextRequest
 from toolkit.speculation.request import Chunk
 from toolkit.speculation.stop import HeldText
@@ -59,6 +60,9 @@ class ReplyBuilder:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     output_tokens: int = 0
+    drafts: int = 0  # verify steps with draft tokens
+    arrived: float = field(default_factory=perf_counter)
+    first_token: float | None = None
 
     def __post_init__(self) -> None:
         self.held = HeldText(self.request.stop_words)
@@ -96,6 +100,22 @@ class ReplyBuilder:
         self.output_tokens += len(chunk.tokens)
         self.draft_tokens += chunk.drafted
         self.accepted_tokens += chunk.accepted
+        self.drafts += chunk.drafted > 0
         self.counters.add(len(chunk.tokens), chunk.drafted, chunk.accepted)
+        now = perf_counter()
+        if chunk.tokens and self.first_token is None:
+            self.first_token = now
         if chunk.finish_reason:
+            if chunk.finish_reason != "cancelled":
+                self.counters.finished(self._figures(chunk.finish_reason, now))
             self.counters.flush()
+
+    def _figures(self, reason: str, now: float) -> RequestFigures:
+        return RequestFigures(
+            finish_reason=reason,
+            output_tokens=self.output_tokens,
+            drafts=self.drafts,
+            accepted=self.accepted_tokens,
+            ttft_s=(self.first_token or now) - self.arrived,
+            e2e_s=now - self.arrived,
+        )

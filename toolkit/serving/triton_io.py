@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from toolkit.errors import RunError
 from toolkit.serving.calls import Call, Emission
-from toolkit.serving.counters import ACTIVE_SEQUENCES, DESCRIPTIONS, GAUGES
+from toolkit.serving.counters import (
+    ACTIVE_SEQUENCES,
+    DESCRIPTIONS,
+    GAUGES,
+    HISTOGRAMS,
+    KV_UTILIZATION,
+    RUNNING,
+    WAITING,
+)
 from toolkit.serving.replies import Reply
 from toolkit.serving.text_request import Arrays
 
@@ -180,7 +188,7 @@ def perf_tensors(drafted: int, accepted: int) -> list[Any]:
 
 
 class Metrics:
-    """This model's counters and gauges on the server's /metrics.
+    """This model's counters, gauges and histograms on the server's /metrics.
 
     One thread at a time: a metric of Triton 2.51 that two threads touch at once brings the whole
     server down.
@@ -192,28 +200,50 @@ class Metrics:
         self._model = model
         self._lock = threading.Lock()
         kinds = pb_utils.MetricFamily
-        self._families = {
-            name: kinds(name=name, description=text, kind=kinds.COUNTER)
-            for name, text in DESCRIPTIONS.items()
-        } | {
-            name: kinds(name=name, description=text, kind=kinds.GAUGE)
-            for name, text in GAUGES.items()
-        }
+        self._families = (
+            {
+                name: kinds(name=name, description=text, kind=kinds.COUNTER)
+                for name, text in DESCRIPTIONS.items()
+            }
+            | {
+                name: kinds(name=name, description=text, kind=kinds.GAUGE)
+                for name, text in GAUGES.items()
+            }
+            | {
+                name: kinds(name=name, description=text, kind=kinds.HISTOGRAM)
+                for name, (text, _) in HISTOGRAMS.items()
+            }
+        )
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
-    def increment(self, name: str, labels: Mapping[str, str], amount: int) -> None:
+    def increment(self, name: str, labels: Mapping[str, str], amount: float) -> None:
         with self._lock:
             self._metric(name, labels).increment(amount)
 
-    def set_active(self, count: int) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         with self._lock:
-            self._metric(ACTIVE_SEQUENCES, {}).set(count)
+            self._metric(name, labels).observe(value)
+
+    def set_active(self, count: int) -> None:
+        self._set(ACTIVE_SEQUENCES, count)
+
+    def set_requests(self, running: int, waiting: int) -> None:
+        self._set(RUNNING, running)
+        self._set(WAITING, waiting)
+
+    def set_kv_utilization(self, part: float) -> None:
+        self._set(KV_UTILIZATION, part)
+
+    def _set(self, name: str, value: float) -> None:
+        with self._lock:
+            self._metric(name, {}).set(value)
 
     def _metric(self, name: str, labels: Mapping[str, str]) -> Any:
         key = (name, tuple(labels.items()))
         if key not in self._metrics:
+            more = {"buckets": list(HISTOGRAMS[name][1])} if name in HISTOGRAMS else {}
             labelled = {"model": self._model, **labels}
-            self._metrics[key] = self._families[name].Metric(labels=labelled)
+            self._metrics[key] = self._families[name].Metric(labels=labelled, **more)
         return self._metrics[key]
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol
 
 from toolkit.errors import InputError, SpectoolError
 from toolkit.serving.llm import queue_full
 from toolkit.serving.llmapi.request import LlmRequest
-from toolkit.serving.llmapi.responses import Arrays, draft_counts, response_arrays
+from toolkit.serving.llmapi.responses import (
+    Arrays,
+    draft_counts,
+    request_times,
+    response_arrays,
+)
 
 # Errors of the LLM API about a request: their first line is what a person can use.
 _THEIRS = (OSError, RuntimeError, ValueError, TypeError)
@@ -29,11 +35,18 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What one request added to the counts."""
+    """What one request added to the counts; its times as the engine or this process saw them."""
 
     tokens: int
     drafted: int
     accepted: int
+    reason: str
+    times_s: tuple[float, float]  # to the first token, to the last one
+
+    @property
+    def drafts(self) -> int:
+        """Verify steps with a draft: each emits what it accepts and one more, prefill emits one."""
+        return max(self.tokens - 1 - self.accepted, 1) if self.drafted else 0
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +56,7 @@ class _Flight:
     output: Any  # tensorrt_llm.llmapi.RequestOutput
     request_id: str
     ended: bool = False  # its client has the last response, or is gone
+    arrived: float = field(default_factory=perf_counter)
 
 
 class InFlight:
@@ -132,8 +146,10 @@ class InFlight:
             start = len(output.outputs[0].text) if self._deltas else 0
             flight.sink.send(arrays, final=False)
         first = output.outputs[0]
-        drafted, accepted = draft_counts(first)
-        self._on_finish(Finished(len(first.token_ids), drafted, accepted))
+        elapsed = perf_counter() - flight.arrived
+        times = request_times(first) or (elapsed, elapsed)
+        counts = draft_counts(first)
+        self._on_finish(Finished(len(first.token_ids), *counts, str(first.finish_reason), times))
         if first.finish_reason == "cancelled":
             self._end(flight, lambda sink: sink.fail("cancelled", cancelled=True))
             return

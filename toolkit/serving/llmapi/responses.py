@@ -72,6 +72,15 @@ def draft_counts(output: Any) -> tuple[int, int]:
     return int(found.total_draft_tokens), int(found.total_accepted_draft_tokens)
 
 
+def request_times(output: Any) -> tuple[float, float] | None:
+    """Seconds to the first and to the last token of a finished request, by the engine's clock."""
+    times = getattr(getattr(output, "request_perf_metrics", None), "timing_metrics", None)
+    if times is None:
+        return None
+    arrival, _, first, last = (nanoseconds(getattr(times, name)) for name in _TIMES)
+    return (first - arrival) / 1e9, (last - arrival) / 1e9
+
+
 def nanoseconds(value: Any) -> int:
     """A point of the engine's steady clock, which comes as a timedelta or in seconds."""
     if isinstance(value, timedelta):

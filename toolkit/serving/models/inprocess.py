@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.errors import SpectoolError
 from toolkit.recipe.schema import Recipe
-from toolkit.serving.counters import SpeculationCounters
+from toolkit.serving.counters import RequestGauge, SpeculationCounters
 from toolkit.serving.inprocess import LoopEngine
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE
 from toolkit.serving.prompt import prompt_tokens
@@ -35,12 +35,18 @@ class TritonPythonModel:
         self._max_draft_len = 0 if speculation.drafter == "none" else speculation.max_draft_len
         metrics = Metrics(settings.model)
         metrics.set_active(0)
-        self._counters = SpeculationCounters(metrics.increment)
+        self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        requests = RequestGauge(metrics.set_requests, runtime.target.max_batch_size)
+
+        def show(active: int) -> None:
+            metrics.set_active(active)
+            requests.set(active)
+
         self._engine = LoopEngine(
             runtime.loop(),
             max_batch_size=runtime.target.max_batch_size,
             max_queue_size=settings.number("max_queue_size", DEFAULT_QUEUE_SIZE),
-            on_active=metrics.set_active,
+            on_active=show,
         )
         self._worker = Worker(self._engine, settings.model)
 

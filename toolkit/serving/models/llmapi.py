@@ -9,7 +9,10 @@ from toolkit.errors import SpectoolError
 from toolkit.serving.counters import (
     ACCEPTED_TOKENS,
     DRAFT_TOKENS,
+    DRAFTS,
     GENERATION_TOKENS,
+    RequestFigures,
+    RequestGauge,
     SpeculationCounters,
 )
 from toolkit.serving.llmapi.in_flight import Finished, InFlight
@@ -36,17 +39,23 @@ class TritonPythonModel:
         self._llm, params = load_llm(config.llm_args, gpus, settings.text("tensorrt_llm_release"))
         self._decoupled = config.decoupled
         metrics = Metrics(settings.model)
-        metrics.set_active(0)
-        self._counters = SpeculationCounters(metrics.increment)
-        running = config.llm_args.get("max_batch_size") or _DEFAULT_BATCH
+        self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        running = int(config.llm_args.get("max_batch_size") or _DEFAULT_BATCH)
+        requests = RequestGauge(metrics.set_requests, running)
+
+        def show(active: int) -> None:
+            metrics.set_active(active)
+            requests.set(active)
+
+        show(0)
         self._flights = InFlight(
             self._llm,
             params,
-            most=int(running) + config.max_queue_size,
+            most=running + config.max_queue_size,
             max_queue_size=config.max_queue_size,
             check_period_s=config.cancellation_check_period_ms / 1000,
             deltas=config.stream_deltas,
-            on_change=metrics.set_active,
+            on_change=show,
             on_finish=self._count,
         )
 
@@ -75,4 +84,17 @@ class TritonPythonModel:
         self._counters.count(GENERATION_TOKENS, finished.tokens)
         self._counters.count(DRAFT_TOKENS, finished.drafted)
         self._counters.count(ACCEPTED_TOKENS, finished.accepted)
+        self._counters.count(DRAFTS, finished.drafts)
+        ttft_s, e2e_s = finished.times_s
+        if finished.reason != "cancelled":
+            self._counters.finished(
+                RequestFigures(
+                    finish_reason=finished.reason,
+                    output_tokens=finished.tokens,
+                    drafts=finished.drafts,
+                    accepted=finished.accepted,
+                    ttft_s=ttft_s,
+                    e2e_s=e2e_s,
+                )
+            )
         self._counters.flush()

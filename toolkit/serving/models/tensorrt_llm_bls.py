@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
+from time import perf_counter
 from typing import Any
 
 from toolkit.errors import InputError, SpectoolError
@@ -12,7 +13,7 @@ from toolkit.recipe.release import release
 from toolkit.recipe.schema import Speculation
 from toolkit.registry import DRAFTERS
 from toolkit.serving.bls import BlsLoop, DraftSource, DraftUnavailableError, LocalDraft
-from toolkit.serving.counters import DRAFT_FAILURES, SpeculationCounters
+from toolkit.serving.counters import DRAFT_FAILURES, RequestGauge, SpeculationCounters
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
 from toolkit.serving.remote import OWN, Dialect, RemoteDraft, RemoteTarget, tokenize
 from toolkit.serving.replies import ReplyBuilder
@@ -46,7 +47,9 @@ class TritonPythonModel:
             max_seq_len=settings.number("max_seq_len", 0),
             decode=self._tokenizer.decode,
         )
-        self._counters = SpeculationCounters(Metrics(settings.model).increment)
+        metrics = Metrics(settings.model)
+        self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        self._requests = RequestGauge(metrics.set_requests, settings.max_batch_size)
         self._queue_size = settings.number("max_queue_size", DEFAULT_QUEUE_SIZE)
         self._places = BoundedSemaphore(settings.max_batch_size + self._queue_size)
         self._threads = ThreadPoolExecutor(settings.max_batch_size, "request")
@@ -61,7 +64,8 @@ class TritonPythonModel:
                 sender.fail(str(error))
                 continue
             if self._places.acquire(blocking=False):
-                self._threads.submit(self._serve, wanted, sender)
+                self._requests.change(1)
+                self._threads.submit(self._serve, wanted, sender, perf_counter())
             else:
                 sender.fail(queue_full(self._queue_size))
 
@@ -72,22 +76,25 @@ class TritonPythonModel:
     def _max_draft_len(self) -> int:
         return 0 if self._options.drafter == "none" else self._options.max_draft_len
 
-    def _serve(self, wanted: TextRequest, sender: ReplySender) -> None:
+    def _serve(self, wanted: TextRequest, sender: ReplySender, arrived: float) -> None:
         try:
-            self._generate(wanted, sender)
+            self._generate(wanted, sender, arrived)
         except Exception as error:  # noqa: BLE001 - the client must hear of it, whatever it was
             sender.fail(str(error) if isinstance(error, SpectoolError) else repr(error))
         finally:
             self._places.release()
+            self._requests.change(-1)
             self._counters.flush()
 
-    def _generate(self, wanted: TextRequest, sender: ReplySender) -> None:
+    def _generate(self, wanted: TextRequest, sender: ReplySender, arrived: float) -> None:
         if sender.cancelled():
             sender.fail("cancelled")
             return
         prompt = tokenize(wanted.text, wanted.max_tokens)
         request = wanted.tokens(prompt, self._tokenizer.eos_ids)
-        reply = ReplyBuilder(wanted, sender, self._tokenizer.stream(), self._counters)
+        reply = ReplyBuilder(
+            wanted, sender, self._tokenizer.stream(), self._counters, arrived=arrived
+        )
         chunks = self._loop.run(
             request,
             RemoteTarget(self._target, request, self._dialect),
@@ -95,6 +102,7 @@ class TritonPythonModel:
             burst=1 if wanted.stream else BURST,
             cancelled=sender.cancelled,
             draft_failed=self._draft_failed,
+            spent=self._counters.spend,
         )
         for chunk in chunks:
             reply.take(chunk)
