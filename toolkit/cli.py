@@ -35,6 +35,7 @@ COMMANDS = {
     "migrate": "Take a recipe to another backend or release.",
     "export": "Say the same decision to another server.",
     "serve": "Run a real Triton server on a repository.",
+    "deploy": "Write docker, Kubernetes and monitoring files.",
     "bench": "Put load on a server: TTFT, TPOT, acceptance.",
     "store": "List, verify and prune what was built.",
     "doctor": "Say what is installed and what can work here.",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from tests.engine.trtllm.installation import FakeInstallation
 from tests.engine_fixtures import write_tiny_model
+from tests.serving.deploy.conftest import fake_docker  # noqa: F401 - a fixture
+from tests.serving.test_ports import free_ports
 from tests.serving.trt_engines import trt_built
 from toolkit.recipe.load import load_recipe
 
@@ -97,17 +100,70 @@ def test_what_is_missing_or_wrong_is_said_at_once(spectool, recipe, tmp_path, gi
     assert said in ran.err
 
 
-def test_serving_it_here_says_where_it_runs(spectool, recipe, tmp_path, monkeypatch):
+@pytest.fixture
+def repository(spectool, recipe, tmp_path, monkeypatch):
+    """Of engines that were built elsewhere."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     built = trt_built(tmp_path / "elsewhere", load_recipe(str(recipe)))
     given = [
         word for role, path in built.engines.items() for word in ("--engine", f"{role}={path}")
     ]
     spectool("repo", recipe, "-o", tmp_path / "repo", *given, "--tokenizer", built.tokenizer_dir)
-    ran = spectool("serve", tmp_path / "repo")
+    return tmp_path / "repo"
+
+
+def test_serving_it_here_says_where_it_runs(spectool, repository):
+    ran = spectool("serve", repository)
     assert ran.code == 3
-    assert "need Triton's backend tensorrtllm" in ran.err
-    assert str(tmp_path / "repo/launch.sh") in ran.err
+    assert "it needs Triton with backend tensorrtllm, which is not here" in ran.err
+    assert "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in ran.err
+    assert f"spectool serve --docker {repository}" in ran.err
+    [by_hand] = [line for line in ran.err.splitlines() if line.startswith("by hand: ")]
+    words = shlex.split(by_hand.removeprefix("by hand: "))
+    assert words[: words.index("&&")] == ["spectool", "deploy", str(repository), "-o", "deployment"]
+    assert words[-1] == f"{repository}/launch.sh"
+    assert f"type=bind,source={repository},target={repository},readonly" in words
+
+
+def test_without_docker_it_cannot_be_run_in_one(spectool, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ran = spectool("serve", repository, "--docker")
+    assert ran.code == 3
+    assert "no docker on PATH" in ran.err
+
+
+def test_docker_is_called_with_lists_and_cleaned_up_after(
+    spectool,
+    repository,
+    fake_docker,  # noqa: F811
+):
+    """The fake container ends at once, which is a failure that leaves nothing behind."""
+    free = [str(port) for port in free_ports(3)]
+    ports = zip(("--http-port", "--grpc-port", "--metrics-port"), free, strict=True)
+    ran = spectool("serve", repository, "--docker", *(word for pair in ports for word in pair))
+    assert ran.code == 1
+    assert "ended with exit code 0" in ran.err
+    build, run, remove = fake_docker()
+    assert build[:2] == ["build", "--tag"]
+    assert run[0] == "run"
+    name = run[run.index("--name") + 1]
+    assert remove == ["rm", "--force", name]
+    assert f"127.0.0.1:{free[0]}:8000" in run
+    assert [path.name for path in repository.parent.glob(".repo.docker-*")] == []
+
+
+def test_deploy_writes_it_all_and_says_what_to_do(spectool, repository, tmp_path):
+    ran = spectool("deploy", repository, "-o", tmp_path / "deployment")
+    assert ran.code == 0, ran.err
+    assert "2 GPU(s)" in ran.out
+    assert "note: no kubernetes/" in ran.out
+    assert (tmp_path / "deployment/compose.yaml").is_file()
+    again = spectool("deploy", repository, "-o", tmp_path / "deployment", "--json")
+    assert again.code == 2
+    assert "not empty" in again.err
+    document = json.loads(spectool("deploy", repository, "-o", tmp_path / "two", "--json").out)
+    assert document["base"] == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    assert document["kubernetes"] is False
 
 
 def test_a_wrong_placement_is_said_when_the_recipe_is_read(spectool, recipe):

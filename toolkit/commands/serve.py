@@ -15,7 +15,9 @@ import typer
 from toolkit.commands.options import Json
 
 if TYPE_CHECKING:
+    from toolkit.errors import MissingDependencyError
     from toolkit.serving.client import Answer
+    from toolkit.serving.deploy.bundle import Bundle
     from toolkit.serving.reload import Watcher
     from toolkit.serving.server import Address, TritonServer
 
@@ -46,6 +48,9 @@ def serve(
         bool,
         typer.Option("--watch", help="Load what `spectool repo` writes anew, requests going on."),
     ] = False,
+    docker: Annotated[
+        bool, typer.Option("--docker", help="In a container, built on the release's image.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start Triton on a model repository; Ctrl-C stops it.
@@ -53,13 +58,11 @@ def serve(
     With --watch a rebuilt repository is brought into the running server: requests at work finish
     on the old models, new ones go to the new, and a model that does not load changes nothing.
     """
-    from toolkit.errors import MissingDependencyError
     from toolkit.progress import progress
     from toolkit.serving import shared_memory
-    from toolkit.serving.launch_script import SCRIPT
     from toolkit.serving.lint import lint, raise_errors
     from toolkit.serving.lint.machine import check_machine
-    from toolkit.serving.lint.repository import BACKEND, read_repository
+    from toolkit.serving.lint.repository import read_repository
     from toolkit.serving.reload import Watcher
     from toolkit.serving.repository import repository_manifest
     from toolkit.serving.server import TritonServer
@@ -71,16 +74,13 @@ def serve(
     address = _address(manifest, host, http_port, grpc_port, metrics_port)
     if warning := shared_memory.warning():
         typer.echo(f"warning: {warning}", err=True)
-    found = read_repository(repository)[0]
-    if any(model.config.backend == BACKEND for model in found.parsed):
-        raise MissingDependencyError(
-            f"{repository}: its engines need Triton's backend {BACKEND}, which the tritonserver "
-            f"of nvidia-pytriton lacks; run {repository / SCRIPT} in NVIDIA's tritonserver "
-            "container for TensorRT-LLM (trtllm-python-py3)"
-        )
-    models = list(found.models)
+    models = list(read_repository(repository)[0].models)
     entry = manifest.get("entry")
-    with _stopped_by_signals(), progress("starting Triton", len(models)) as bar:
+    with (
+        _stopped_by_signals(),
+        _command(repository, manifest, address, docker) as command,
+        progress("starting Triton", len(models)) as bar,
+    ):
         server = TritonServer(
             repository.absolute(),
             models,
@@ -90,6 +90,8 @@ def serve(
             show_log=log,
             explicit=watch,
             on_ready=lambda model: bar.advance(),
+            command=command,
+            flags=_flags(manifest),
         )
         watcher = Watcher(server) if watch else None
         with server:
@@ -102,15 +104,94 @@ def serve(
         print("stopped")
 
 
-def _address(manifest: dict[str, Any], host: str | None, *ports: int | None) -> Address:
-    """Options first, then what the recipe says."""
-    from toolkit.recipe.schema import Serve
+@contextmanager
+def _command(
+    repository: Path, manifest: dict[str, Any], address: Address, docker: bool
+) -> Iterator[list[str] | None]:
+    """What to start; None: the wheel's server. MissingDependencyError shows what would do."""
+    from toolkit.errors import InputError
+    from toolkit.serving.deploy.bundle import open_bundle
+    from toolkit.serving.deploy.local import in_container, launch_here
     from toolkit.serving.server import Address
 
-    recipe = Serve.model_validate(manifest.get("recipe", {}).get("serve", {}))
-    wanted = (recipe.http_port, recipe.grpc_port, recipe.metrics_port)
+    if not manifest:
+        if docker:
+            raise InputError(f"{repository}: --docker needs a repository that spectool wrote")
+        _refuse_engines(repository)
+        yield None
+        return
+    bundle = open_bundle(repository)
+    if docker:
+        with in_container(bundle, address) as command:
+            yield command
+        return
+    command_here = launch_here(bundle)
+    if command_here is None and bundle.recipe.backend != "cpu":
+        raise _nothing_runs_it(bundle)
+    if command_here and address.ports() != Address(*_said(manifest)).ports():
+        raise InputError(
+            f"{repository}: its launch.sh listens on the recipe's ports; for others write it again "
+            "with --set serve.http_port=..."
+        )
+    yield command_here
+
+
+def _nothing_runs_it(bundle: Bundle) -> MissingDependencyError:
+    """Both ways out, as commands that can be pasted."""
+    import shlex
+
+    from toolkit.errors import MissingDependencyError
+    from toolkit.serving.deploy.docker import build_command, run_command
+    from toolkit.serving.deploy.images import image_of
+    from toolkit.serving.layouts import layout_of
+    from toolkit.serving.server import Address
+
+    recipe, serve = bundle.recipe, bundle.recipe.serve
+    address = Address(serve.host, serve.http_port, serve.grpc_port, serve.metrics_port)
+    run = shlex.join(run_command(bundle, address, bundle.name))
+    return MissingDependencyError(
+        f"{bundle.repository}: it needs Triton with {layout_of(recipe).needs}, which is not here\n"
+        f"in a container ({image_of(recipe)}): spectool serve --docker "
+        f"{shlex.quote(str(bundle.repository))}\n"
+        f"by hand: spectool deploy {shlex.quote(str(bundle.repository))} -o deployment && "
+        f"{shlex.join(build_command(bundle, Path('deployment')))} && {run}"
+    )
+
+
+def _refuse_engines(repository: Path) -> None:
+    """Other people's repositories run on the wheel's server, unless they have engines."""
+    from toolkit.errors import MissingDependencyError
+    from toolkit.serving.lint.repository import BACKEND, read_repository
+
+    if any(model.config.backend == BACKEND for model in read_repository(repository)[0].parsed):
+        raise MissingDependencyError(
+            f"{repository}: its engines need Triton's backend {BACKEND}, which the tritonserver "
+            "of nvidia-pytriton lacks; run it in NVIDIA's tritonserver container for TensorRT-LLM "
+            "(trtllm-python-py3)"
+        )
+
+
+def _flags(manifest: dict[str, Any]) -> list[str]:
+    from toolkit.recipe.schema import Recipe
+    from toolkit.serving.traces import trace_flags
+
+    return trace_flags(Recipe.model_validate(manifest["recipe"])) if manifest else []
+
+
+def _address(manifest: dict[str, Any], host: str | None, *ports: int | None) -> Address:
+    """Options first, then what the recipe says."""
+    from toolkit.serving.server import Address
+
+    said_host, *wanted = _said(manifest)
     chosen = [given or default for given, default in zip(ports, wanted, strict=True)]
-    return Address(host or recipe.host, *chosen)
+    return Address(host or said_host, *chosen)
+
+
+def _said(manifest: dict[str, Any]) -> tuple[str, int, int, int]:
+    from toolkit.recipe.schema import Serve
+
+    recipe = Serve.model_validate(manifest.get("recipe", {}).get("serve", {}))
+    return recipe.host, recipe.http_port, recipe.grpc_port, recipe.metrics_port
 
 
 def _say(server: TritonServer, entry: str | None, answer: Answer | None, as_json: bool) -> None:

@@ -337,6 +337,16 @@ class TritonPyTorch(Section):
     )
 
 
+class Traces(Section):
+    """OpenTelemetry traces of requests, sent by Triton itself."""
+
+    url: str = Field(
+        pattern=r"^https?://[A-Za-z0-9.:/_-]+$",
+        description="OTLP over HTTP, like http://collector:4318/v1/traces.",
+    )
+    rate: int = Field(1000, ge=1, description="One request in so many is traced.")
+
+
 class Serve(Section):
     """How the model repository is laid out and where its server listens."""
 
@@ -347,6 +357,12 @@ class Serve(Section):
     http_port: int = Field(8000, ge=1, le=65535)
     grpc_port: int = Field(8001, ge=1, le=65535)
     metrics_port: int = Field(8002, ge=1, le=65535)
+    traces: Traces | None = None
+    image: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$",
+        description="What the container is built on; null: NVIDIA's for the release.",
+    )
     tensorrt: TritonTensorRT = TritonTensorRT()
     pytorch: TritonPyTorch = TritonPyTorch()
 

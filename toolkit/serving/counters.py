@@ -25,6 +25,8 @@ GENERATION_TOKENS = "generation_tokens_total"
 REQUESTS = "request_success_total"
 REUSED_TOKENS = "prefix_cache_hit_tokens_total"
 
+SPECULATION = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, GENERATION_TOKENS)
+
 DESCRIPTIONS = {
     DRAFTS: "Verify steps that had draft tokens.",
     DRAFT_TOKENS: "Draft tokens that were verified.",
@@ -95,6 +97,11 @@ class SpeculationCounters:
         self._pending: Counter[tuple[str, _Labels]] = Counter()
         self._seconds: dict[str, float] = {}
         self._flushed = monotonic()
+
+    def start(self, *names: str) -> None:
+        """Show these as 0: a counter that first appears with a value hides its first increase."""
+        for name in names:
+            self._increment(name, {}, 0)
 
     def add(self, tokens: int, drafted: int, accepted: int) -> None:
         """One step of one request emitted `tokens`, `accepted` of the `drafted` among them."""

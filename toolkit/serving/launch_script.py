@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-REPOSITORY = "$repository"  # the script's variable
+REPOSITORY, HOST = "$repository", "$host"  # the script's variables
 SCRIPT = "launch.sh"
 
 _HEAD = """\
 #!/bin/sh
 # Starts Triton with these engines: {what}.
+# SPECTOOL_HOST replaces the address that it listens on.
 set -eu
+host=${{SPECTOOL_HOST:-{host}}}
 repository=$(cd "$(dirname "$0")" && pwd)
 case "$repository" in
 *[!A-Za-z0-9_./+-]*)
@@ -23,9 +25,9 @@ esac
 """
 
 
-def script(what: str, environment: Mapping[str, str], command: Sequence[str]) -> str:
-    """The script's text; `command` may hold REPOSITORY at the end of a word."""
-    text = _HEAD.format(what=what)
+def script(what: str, environment: Mapping[str, str], command: Sequence[str], *, host: str) -> str:
+    """The script's text; `command` may hold REPOSITORY or HOST at the end of a word."""
+    text = _HEAD.format(what=what, host=shlex.quote(host))
     text += "".join(f"export {name}={value}\n" for name, value in environment.items())
     return text + "exec " + _lines(command) + "\n"
 
@@ -39,7 +41,7 @@ def _lines(words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    if REPOSITORY in word:
-        name, _, _ = word.partition(REPOSITORY)
-        return f'{shlex.quote(name)}"{REPOSITORY}"'
+    for variable in (REPOSITORY, HOST):
+        if word.endswith(variable):
+            return f'{shlex.quote(word.removesuffix(variable))}"{variable}"'
     return shlex.quote(word)

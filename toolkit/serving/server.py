@@ -70,7 +70,10 @@ class TritonServer:
         show_log: bool = False,  # also on stderr
         explicit: bool = False,  # models can be loaded and unloaded while it runs
         on_ready: Callable[[str], None] = lambda model: None,
+        command: Sequence[str] | None = None,  # a server that is not the wheel's
+        flags: Sequence[str] = (),  # more for the wheel's
     ) -> None:
+        self._given, self._flags = command, flags
         self.repository, self.models, self.address = repository, tuple(models), address
         self._chosen_log = log
         self._timeout_s = timeout_s
@@ -103,7 +106,7 @@ class TritonServer:
 
     def start(self) -> None:
         """Return once every model of ours is ready; RunError has the reason from the log."""
-        wheel = find_triton()
+        wheel = None if self._given else find_triton()
         check_free(self.address.host, self.address.ports())
         shared_memory.remove_stale()
         try:
@@ -135,19 +138,16 @@ class TritonServer:
             if not (keep_log and self.log.is_relative_to(run_dir)):
                 shutil.rmtree(run_dir, ignore_errors=True)
 
-    def _launch(self, wheel: TritonWheel) -> None:
+    def _launch(self, wheel: TritonWheel | None) -> None:
         _remove_stale_run_dirs()
         prefix = f"{_RUN_DIR}{os.getpid()}-"
         self._run_dir = Path(tempfile.mkdtemp(dir=_plain_directory(), prefix=prefix))
         self.log = self._chosen_log or self._run_dir / "server.log"
-        backends = self._run_dir / "backends"
-        wheel.link_backends(backends)
-        models = self._run_dir / "models"
-        models.symlink_to(self.repository.absolute(), target_is_directory=True)
+        command = list(self._given or ()) if wheel is None else self._command(wheel, self._run_dir)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_file = self.log.open("wb")
         self._process = subprocess.Popen(
-            self._command(wheel, backends, models),
+            command,
             env=server_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
@@ -158,8 +158,10 @@ class TritonServer:
         if self._show_log:
             self._tail = LogTail(self.log)
 
-    def _command(self, wheel: TritonWheel, backends: Path, models: Path) -> list[str]:
-        address = self.address
+    def _command(self, wheel: TritonWheel, run_dir: Path) -> list[str]:
+        backends, models, address = run_dir / "backends", run_dir / "models", self.address
+        wheel.link_backends(backends)
+        models.symlink_to(self.repository.absolute(), target_is_directory=True)
         return [
             str(wheel.executable),
             f"--model-repository={models}",
@@ -174,6 +176,7 @@ class TritonServer:
             "--exit-timeout-secs=5",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             *(["--model-control-mode=explicit", "--load-model=*"] if self._explicit else []),
+            *self._flags,
         ]
 
     def _wait_until_ready(self) -> None:
@@ -190,8 +193,11 @@ class TritonServer:
         raise RunError(self.failure(f"not ready after {self._timeout_s:g} s: {', '.join(waiting)}"))
 
     def _is_ours(self) -> bool:
-        """Another server on the port would say that it is ready."""
-        return listens(self.pid, self.address.http_port)
+        """Another server on the port would say that it is ready.
+
+        One that was given may listen through children or a container: there the ports were free.
+        """
+        return self._given is not None or listens(self.pid, self.address.http_port)
 
     def _model_ready(self, model: str) -> bool:
         ready = self._ready(f"/models/{model}")

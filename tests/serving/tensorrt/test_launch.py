@@ -21,7 +21,7 @@ PORTS = [
 
 def ranks(recipe) -> list[list[str]]:
     """The words of each rank after `mpirun --allow-run-as-root`."""
-    words = launch_command(recipe, "/repo")
+    words = launch_command(recipe, "/repo", "127.0.0.1")
     assert words[:2] == ["mpirun", "--allow-run-as-root"]
     found: list[list[str]] = [[]]
     for word in words[2:]:
@@ -102,7 +102,7 @@ def test_the_script_runs_that_command_on_the_repository_that_it_lies_in(tmp_path
     environ = sorted(line for line in ran.stdout.splitlines() if line.startswith("TRTLLM"))
     assert environ == ["TRTLLM_ORCHESTRATOR=1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=0"]
     words = [line for line in ran.stdout.splitlines() if not line.startswith("TRTLLM")]
-    assert words == launch_command(recipe, str(script.parent))[1:]
+    assert words == launch_command(recipe, str(script.parent), "127.0.0.1")[1:]
 
 
 def test_the_script_refuses_a_path_that_triton_would_wait_for_ever_on(tmp_path, mpirun):

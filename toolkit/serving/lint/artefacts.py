@@ -11,6 +11,8 @@ from toolkit.engine.directory import read_engine
 from toolkit.engine.trtllm.directory import read_engine as read_trt_engine
 from toolkit.errors import InputError
 from toolkit.serving.lint.repository import BACKEND, Finding, Model, Repository
+from toolkit.serving.llmapi.contract import YAML
+from toolkit.serving.llmapi.model_yaml import DRAFT_KEYS, read_model_yaml
 from toolkit.serving.repository import changed_files
 from toolkit.store import MANIFEST, file_sha256, read_manifest
 
@@ -87,6 +89,19 @@ def _tokenizers(model: Model) -> Iterator[tuple[str, str, Path]]:
 def engines_of(model: Model) -> Iterator[tuple[str, str, Path]]:
     """(parameter, role, directory) of every engine that the model names."""
     yield from _places(model, "gpt_model_path", "engine_dirs")
+
+
+def named_directories(model: Model) -> Iterator[Path]:
+    """Engines, tokenizers and a draft, absolute: what the model cannot do without."""
+    for _, _, path in (*_tokenizers(model), *engines_of(model)):
+        yield path.absolute()
+    for version in model.versions:
+        path = model.directory / str(version) / YAML
+        if path.is_file():
+            args = read_model_yaml(path.parent).llm_args
+            speculation = args.get("speculative_config") or {}
+            places = [args.get("model"), *(speculation.get(key) for key in DRAFT_KEYS)]
+            yield from (Path(str(place)) for place in places if str(place).startswith("/"))
 
 
 def _places(model: Model, one: str, by_role: str) -> Iterator[tuple[str, str, Path]]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from toolkit.engine.built import BuiltModels
 from toolkit.engine.llmapi.placement import gpu_groups, instances, ranks
 from toolkit.recipe.schema import Recipe
-from toolkit.serving.launch_script import REPOSITORY, SCRIPT, script
+from toolkit.serving.launch_script import HOST, REPOSITORY, SCRIPT, script
+from toolkit.serving.traces import trace_flags
 
 
-def launch_command(recipe: Recipe, repository: str = REPOSITORY) -> list[str]:
+def launch_command(recipe: Recipe, repository: str = REPOSITORY, host: str = HOST) -> list[str]:
     """One tritonserver: LLM() starts its own workers, or finds those that srun has started."""
     serve, nodes = recipe.serve, recipe.serve.pytorch.nodes
     words = []
@@ -20,8 +21,9 @@ def launch_command(recipe: Recipe, repository: str = REPOSITORY) -> list[str]:
         words += [f"--ntasks-per-node={each}", "trtllm-llmapi-launch"]
     words += [serve.pytorch.tritonserver, f"--model-repository={repository}"]
     for protocol in ("http", "grpc", "metrics"):
-        words.append(f"--{protocol}-address={serve.host}")
+        words.append(f"--{protocol}-address={host}")
         words.append(f"--{protocol}-port={getattr(serve, f'{protocol}_port')}")
+    words += trace_flags(recipe)
     # config.pbtxt is whole: what upstream's launcher would complete from model.yaml stands in it.
     words.append("--disable-auto-complete-config")
     return words
@@ -38,4 +40,4 @@ def describe(recipe: Recipe) -> str:
 
 def programs(built: BuiltModels) -> Mapping[str, str]:
     recipe = built.recipe
-    return {SCRIPT: script(describe(recipe), {}, launch_command(recipe))}
+    return {SCRIPT: script(describe(recipe), {}, launch_command(recipe), host=recipe.serve.host)}

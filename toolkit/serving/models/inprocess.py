@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.errors import SpectoolError
 from toolkit.recipe.schema import Recipe
-from toolkit.serving.counters import RequestGauge, SpeculationCounters
+from toolkit.serving.counters import SPECULATION, RequestGauge, SpeculationCounters
 from toolkit.serving.inprocess import LoopEngine
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE
 from toolkit.serving.prompt import prompt_tokens
@@ -36,6 +36,7 @@ class TritonPythonModel:
         metrics = Metrics(settings.model)
         metrics.set_active(0)
         self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        self._counters.start(*SPECULATION)
         requests = RequestGauge(metrics.set_requests, runtime.target.max_batch_size)
 
         def show(active: int) -> None:

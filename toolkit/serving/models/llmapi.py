@@ -11,6 +11,7 @@ from toolkit.serving.counters import (
     DRAFT_TOKENS,
     DRAFTS,
     GENERATION_TOKENS,
+    SPECULATION,
     RequestFigures,
     RequestGauge,
     SpeculationCounters,
@@ -40,6 +41,7 @@ class TritonPythonModel:
         self._decoupled = config.decoupled
         metrics = Metrics(settings.model)
         self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        self._counters.start(*SPECULATION)
         running = int(config.llm_args.get("max_batch_size") or _DEFAULT_BATCH)
         requests = RequestGauge(metrics.set_requests, running)
 

@@ -13,7 +13,14 @@ from toolkit.recipe.release import release
 from toolkit.recipe.schema import Speculation
 from toolkit.registry import DRAFTERS
 from toolkit.serving.bls import BlsLoop, DraftSource, DraftUnavailableError, LocalDraft
-from toolkit.serving.counters import DRAFT_FAILURES, RequestGauge, SpeculationCounters
+from toolkit.serving.counters import (
+    DRAFT_FAILURES,
+    DRAFT_SECONDS,
+    SPECULATION,
+    VERIFY_SECONDS,
+    RequestGauge,
+    SpeculationCounters,
+)
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
 from toolkit.serving.remote import OWN, Dialect, RemoteDraft, RemoteTarget, tokenize
 from toolkit.serving.replies import ReplyBuilder
@@ -49,6 +56,7 @@ class TritonPythonModel:
         )
         metrics = Metrics(settings.model)
         self._counters = SpeculationCounters(metrics.increment, metrics.observe)
+        self._counters.start(*SPECULATION, DRAFT_FAILURES, DRAFT_SECONDS, VERIFY_SECONDS)
         self._requests = RequestGauge(metrics.set_requests, settings.max_batch_size)
         self._queue_size = settings.number("max_queue_size", DEFAULT_QUEUE_SIZE)
         self._places = BoundedSemaphore(settings.max_batch_size + self._queue_size)

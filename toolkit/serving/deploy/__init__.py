@@ -1,0 +1,1 @@
+"""From a written repository to what runs it elsewhere: docker, compose, Kubernetes."""
