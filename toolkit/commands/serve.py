@@ -188,7 +188,7 @@ def _address(manifest: dict[str, Any], host: str | None, *ports: int | None) -> 
 
 
 def _said(manifest: dict[str, Any]) -> tuple[str, int, int, int]:
-    from toolkit.recipe.schema import Serve
+    from toolkit.recipe.serving import Serve
 
     recipe = Serve.model_validate(manifest.get("recipe", {}).get("serve", {}))
     return recipe.host, recipe.http_port, recipe.grpc_port, recipe.metrics_port

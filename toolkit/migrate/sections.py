@@ -8,7 +8,8 @@ from toolkit.checkpoint.quantization import READY
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.engine.llmapi.rules import DEFAULT_MAX_NUM_TOKENS
 from toolkit.migrate.fields import Data
-from toolkit.recipe.schema import Serve, TensorRT, TritonTensorRT
+from toolkit.recipe.schema import TensorRT
+from toolkit.recipe.serving import Serve, TritonTensorRT
 from toolkit.registry import DRAFTERS
 
 KERNELS = "kernels are chosen when the model is loaded"
