@@ -145,6 +145,10 @@ def test_a_log_is_traced_without_generating(place, tmp_path, capsys):
     assert tune(place, tmp_path / "out", *short, "--log", str(log)) == 2
     assert f"{log}:1: output: one token; a trace needs two" in capsys.readouterr().err
 
+    log.write_text('{"prompt": "a", "output": "bc<|eot_id|>"}\n{"prompt": "c", "output": "dd"}\n')
+    assert tune(place, tmp_path / "out", *short, "--log", str(log)) == 2
+    assert "'<|eot_id|>' is a special token of another tokenizer" in capsys.readouterr().err
+
 
 @pytest.mark.parametrize(
     ("options", "sentence"),

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from tests.speculation.table_model import FakeTableModel, random_table
+from tests.speculation.tiny_tokens import guidance
 from toolkit.errors import InputError
 from toolkit.measure.equivalence import check_equivalence
 from toolkit.measure.subject import EngineSubject, Question
 from toolkit.measure.verification import Verification
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
+from toolkit.speculation.drafters.ngram import NGramDrafter
 from toolkit.speculation.drafters.none import NoDrafter
+from toolkit.speculation.grammar import Guide
 from toolkit.speculation.interfaces import StepOutput
 from toolkit.speculation.loop import SpeculativeLoop
 
@@ -212,3 +215,26 @@ def test_a_server_that_changes_during_the_run_is_not_blamed_on_speculation():
     assert len(target.forwards) > 150
     assert report.control
     assert "before and after speculation" in report.conclusion()
+
+
+def test_a_recipes_grammar_holds_on_both_sides_and_for_the_judge():
+    table = random_table(3, 7, order=2, spread=1.2)  # tiny_tokens and a row of padding
+    grammar = guidance().compile(Guide("regex", "((a|b){3}abb)*((ab)*|b)"))
+    target = FakeTableModel(table)
+
+    def loop(speculate):
+        return SpeculativeLoop(target, NGramDrafter() if speculate else None, Fixed(3 * speculate))
+
+    subject = EngineSubject(
+        target, loop, dtype="float32", stop_tokens=frozenset(), grammar=grammar, batch=2
+    )
+    asked = [
+        Question(domain="g", id=str(i), text="", tokens=(i, 1, 0, 1, i), max_tokens=24)
+        for i in range(3)
+    ]
+    assert check_equivalence(subject, asked).divergences == ()
+    # `aa` may begin a text; of what may follow, the judge knows nothing but a and b.
+    row = table[0, 0]
+    gap = subject.gap(asked[0], (0, 0), (0, 1))
+    assert gap.value == pytest.approx(max(row[:2]) - min(row[:2]), rel=1e-5)
+    assert subject.gap(asked[0], (0, 0), (0, 6)) is None

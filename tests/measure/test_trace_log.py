@@ -5,7 +5,7 @@ import json
 import pytest
 
 from toolkit.errors import InputError
-from toolkit.measure.trace_log import load_log
+from toolkit.measure.trace_log import foreign_text, load_log
 
 
 def write(path, *lines):
@@ -89,3 +89,37 @@ def test_too_few_pairs_are_refused(tmp_path, lines, sentence):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"--log .*none\.jsonl: not readable"):
         load_log(tmp_path / "none.jsonl")
+
+
+def byte_encode(text):
+    return [256] if text == "<|im_end|>" else list(text.encode())
+
+
+def byte_decode(tokens):
+    return b"".join(b"<|im_end|>" if t == 256 else bytes([t]) for t in tokens).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("plain words, 한국어 and <b>tags</b>", None),
+        ("<|im_end|>", None),  # this tokenizer has it
+        ("done<|eot_id|>", "'<|eot_id|>' is a special token of another tokenizer"),
+        ("bye<end_of_turn>\n", "'<end_of_turn>' is a special token of another tokenizer"),
+        ("[INST] hello [/INST]", "'[INST]' is a special token of another tokenizer"),
+    ],
+)
+def test_a_text_of_another_tokenizer_is_told_by_its_markers(text, reason):
+    assert foreign_text(text, byte_encode, byte_decode) == reason
+
+
+def test_a_text_without_tokens_for_it_is_told_by_what_is_lost():
+    def ascii_only(text):
+        return [ord(c) for c in text if ord(c) < 128]
+
+    def decode(tokens):
+        return " " + "".join(map(chr, tokens))  # a space in front is no loss
+
+    assert foreign_text("Plain words", ascii_only, decode) is None
+    reason = foreign_text("naive or naïve", ascii_only, decode)
+    assert reason == "this tokenizer has no tokens for 'ïve'"

@@ -85,6 +85,15 @@ def test_k_may_go_beyond_what_the_recipe_deploys():
     assert for_every_k(found).speculation.drafter == "ngram"
 
 
+def test_random_tokens_are_refused_with_the_reason():
+    roomy = recipe(engine={"max_input_len": 90, "max_seq_len": 256}, tune={"batch": 1})
+    noise = prompts("".join(map(chr, range(32, 32 + 80 * 400, 400))))  # even over the vocabulary
+    with pytest.raises(InputError, match="random tokens say nothing about acceptance"):
+        make_grid(roomy, [noise], FakeTokenizer(), vocab_size=32_000)
+    text = prompts("what people write uses few of the tokens that there are, again and again")
+    make_grid(roomy, [text], FakeTokenizer(), vocab_size=32_000)
+
+
 def test_prompts_that_do_not_fit_are_all_named():
     short = recipe(
         engine={"max_input_len": 20, "max_seq_len": 30},

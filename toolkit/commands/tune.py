@@ -204,17 +204,14 @@ class _Work:
 
     def grid(self) -> Results | None:
         """Every point."""
-        from toolkit.tuning.setup import make_grid
-
-        return self._measure(make_grid(self.recipe, self.sets, self.runtime.tokenizer))
+        return self._measure(self._all_points())
 
     def trace(self, store: Store, log: Log | None) -> Results | None:
         """The points that a trace says are worth it."""
-        from toolkit.tuning.setup import make_grid
         from toolkit.tuning.trace_mode import predict, require_logits, step_times, trace
 
         require_logits(self.runtime)
-        grid = make_grid(self.recipe, self.sets, self.runtime.tokenizer)
+        grid = self._all_points()
         engine = {
             "engine": self.identity["engines"]["target"],
             "tokenizer": self.identity["tokenizer"],
@@ -240,6 +237,12 @@ class _Work:
         at = {str(batch): list(lengths) for batch, lengths in confirm.at.items()}
         self.identity |= {"mode": "trace", "confirm": at}
         return self._measure(confirm, report)
+
+    def _all_points(self) -> Grid:
+        from toolkit.tuning.setup import make_grid
+
+        tokenizer = self.runtime.tokenizer
+        return make_grid(self.recipe, self.sets, tokenizer, tokenizer.vocab_size)
 
     def _measure(self, grid: Grid, report: TraceReport | None = None) -> Results | None:
         from toolkit.provenance import provenance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -224,10 +225,14 @@ def _of_recipe(
     def encode(domain: str, prompt: Prompt) -> tuple[int, ...]:
         return encode_prompt(tokenizer, domain, prompt).tokens
 
+    if recipe.guided_decoding and "choice" in wishes.checks:
+        typer.echo("choice: left out, the recipe's grammar allows no free answers", err=True)
+        wishes = replace(wishes, checks=[name for name in wishes.checks if name != "choice"])
     plan = make_plan(
         wishes,
         load_prompt_sets(sources or recipe.tune.prompts, limit=wishes.prompts),
         encode,
+        vocab_size=tokenizer.vocab_size,
         room=Room(recipe.engine.max_input_len, recipe.engine.max_seq_len),
         sampling=recipe.tune.sampling,
         note=lambda line: typer.echo(line, err=True),
@@ -237,6 +242,7 @@ def _of_recipe(
         lambda speculate: runtime.loop(draft_len=k if speculate else 0),
         dtype=recipe.target.dtype,
         stop_tokens=frozenset(tokenizer.eos_ids),
+        grammar=runtime.grammar(),
         batch=min(batch, runtime.target.max_batch_size),
         decode=tokenizer.decode,
         show=lambda token: repr(tokenizer.token(token)),

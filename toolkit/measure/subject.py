@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.speculation.generation import GenerationLoop
+from toolkit.speculation.grammar import Grammar, masked
 from toolkit.speculation.interfaces import LanguageModel, SamplingParams, SpeculationStats, Step
 from toolkit.speculation.request import GREEDY, Output, Request
 
@@ -126,6 +127,7 @@ class EngineSubject(Subject):
         *,
         dtype: str,
         stop_tokens: frozenset[int],
+        grammar: Grammar | None = None,  # what every text obeys, on both sides
         batch: int = 4,
         decode: Callable[[Sequence[int]], str] = lambda tokens: "",
         show: Callable[[int], str] = repr,
@@ -134,7 +136,7 @@ class EngineSubject(Subject):
             raise InputError(f"dtype {dtype!r} is not one of {', '.join(ROUNDING)}")
         self.rounding = dtype
         self._target, self._loop, self._decode, self._show = target, loop, decode, show
-        self._stop_tokens, self._batch = stop_tokens, batch
+        self._stop_tokens, self._grammar, self._batch = stop_tokens, grammar, batch
 
     def answer(
         self, questions: Sequence[Question], *, speculate: bool, advance: Advance = no_advance
@@ -152,6 +154,7 @@ class EngineSubject(Subject):
             question.max_tokens,
             question.sampling,
             stop_tokens=self._stop_tokens,
+            grammar=self._grammar,
         )
 
     def _answer(self, output: Output) -> Answer:
@@ -166,8 +169,14 @@ class EngineSubject(Subject):
         if None in pair:
             return None  # a stop token is a token here: no rounding ends a text without one
         logits = _logits(self._target, [*question.tokens, *map(_token, common)])
-        worse = min(float(logits[_token(token)]) for token in pair)
         bound = ROUNDING[self.rounding] * float(np.abs(logits).max())
+        if self._grammar:
+            matcher = self._grammar.matcher()
+            matcher.advance([*map(_token, common)])
+            logits = masked(logits, matcher.mask())
+        worse = min(float(logits[_token(token)]) for token in pair)
+        if worse == -np.inf:
+            return None  # a token that the grammar forbids has no gap; nothing excuses it
         return Gap(float(logits.max()) - worse, bound)
 
     def show(self, unit: Hashable) -> str:

@@ -7,7 +7,9 @@ were split in an unusual way may differ by a token here and there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from toolkit.measure.prompts import ALL_DOMAINS, Prompt, PromptSet, parse_fields
 
 _FIELDS = {"domain": str, "id": str, "output": str, "prompt": str, "raw": bool}
 _DOMAIN = "log"
+# What chat templates write around turns; inside a text it is another tokenizer's, or a leftover.
+_MARKERS = re.compile(r"<\|[A-Za-z_0-9]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,23 @@ def load_log(path: Path, *, limit: int | None = None) -> Log:
         raise InputError(f"--log: {len(problems)} problem(s)\n{listed}")
     sets = tuple(PromptSet(domain, tuple(prompts)) for domain, prompts in domains.items())
     return Log(path, sets, outputs, lines, repeated)
+
+
+def foreign_text(
+    text: str, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
+) -> str | None:
+    """Why this tokenizer cannot have written `text`, in words; None when it can."""
+    for marker in _MARKERS.findall(text):
+        if len(encode(marker)) > 1:
+            return f"{marker!r} is a special token of another tokenizer"
+    said, again = _letters(text), _letters(decode(encode(text)))
+    if said == again:
+        return None
+    pairs = zip(said, again, strict=False)
+    place = next((i for i, (one, other) in enumerate(pairs) if one != other), len(again))
+    return f"this tokenizer has no tokens for {said[place : place + 12]!r}"
+
+
+def _letters(text: str) -> str:
+    """Without what tokenizers may normalise away: spaces, case, ways to compose a character."""
+    return "".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -8,6 +8,7 @@ from itertools import chain, zip_longest
 
 from toolkit.errors import InputError, did_you_mean
 from toolkit.measure.prompts import Prompt, PromptSet
+from toolkit.measure.random_prompts import refuse_random
 from toolkit.measure.subject import Question
 from toolkit.measure.tasks import Task, choice_tasks, json_tasks
 from toolkit.measure.verification import CHECKS, Plan
@@ -85,6 +86,7 @@ def make_plan(
     sets: Sequence[PromptSet],
     encode: Encode,
     *,
+    vocab_size: int | None = None,  # of the tokens; None: prompts stay text
     room: Room,
     sampling: Sampling,
     note: Callable[[str], None],
@@ -99,6 +101,9 @@ def make_plan(
 
     greedy = [ask(s.domain, p, wishes.max_tokens) for s in sets for p in s.prompts]
     _refuse_long(greedy, room)
+    if vocab_size is not None:
+        domains = {s.domain: [q.tokens for q in greedy if q.domain == s.domain] for s in sets}
+        refuse_random(domains, vocab_size)
     sampled = [
         replace(question, max_tokens=wishes.sample_tokens, sampling=wishes.sampling(sampling))
         for question in _shortest(greedy, wishes.sample_prompts)

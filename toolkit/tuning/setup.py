@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from toolkit.errors import InputError
 from toolkit.measure.prompts import PromptSet
+from toolkit.measure.random_prompts import refuse_random
 from toolkit.measure.run import Conditions, EncodedPrompt, Encoder, encode_prompt
 from toolkit.recipe.schema import EngineLimits, Recipe, Speculation, Tune
 from toolkit.tuning.grid import Grid
@@ -75,7 +76,12 @@ def check(recipe: Recipe, sets: Sequence[PromptSet]) -> None:
     _refuse(problems)
 
 
-def make_grid(recipe: Recipe, sets: Sequence[PromptSet], tokenizer: Encoder) -> Grid:
+def make_grid(
+    recipe: Recipe,
+    sets: Sequence[PromptSet],
+    tokenizer: Encoder,
+    vocab_size: int | None = None,  # of the tokenizer; None: random prompts are not looked for
+) -> Grid:
     """Tokens for every prompt, or the list of those that do not fit the engine."""
     domains = {
         found.domain: [encode_prompt(tokenizer, found.domain, p) for p in found.prompts]
@@ -92,6 +98,9 @@ def make_grid(recipe: Recipe, sets: Sequence[PromptSet], tokenizer: Encoder) -> 
         if len(prompt.tokens) > room
     ]
     _refuse(problems)
+    if vocab_size is not None:
+        tokens = {domain: [p.tokens for p in prompts] for domain, prompts in domains.items()}
+        refuse_random(tokens, vocab_size)
     return Grid(tune.k, tune.batch, domains, seed=tune.sampling.seed or 0)
 
 

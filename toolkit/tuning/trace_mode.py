@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from toolkit.backends.runtime import Runtime
 from toolkit.errors import InputError
 from toolkit.measure.run import EncodedPrompt, sampling_of
 from toolkit.measure.step_times import MAX_ROUNDS, StepTime, StepTimes, measure_steps
-from toolkit.measure.trace_log import Log
+from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
@@ -207,7 +208,15 @@ def _logged(
     problems = []
     for prompt in prompts:
         key = (prompt.domain, prompt.id)
-        tokens = tuple(runtime.tokenizer.encode(log.outputs[key], add_special=False)[:most])
+        encode = partial(runtime.tokenizer.encode, add_special=False)
+        decode = partial(runtime.tokenizer.decode, skip_special=False)
+        if reason := foreign_text(log.outputs[key], encode, decode):
+            problems.append(
+                f"  {log.path}:{log.lines[key]}: output: {reason}; trace logs of the model that "
+                "wrote them"
+            )
+            continue
+        tokens = tuple(encode(log.outputs[key])[:most])
         if len(tokens) < 2:
             problems.append(f"  {log.path}:{log.lines[key]}: output: one token; a trace needs two")
             continue
