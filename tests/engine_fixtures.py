@@ -107,4 +107,5 @@ def tiny_runtime(
 ) -> Runtime:
     """Loaded models of `tiny_built`."""
     directory = tmp_path_factory.mktemp("tiny")
-    return open_runtime(tiny_built(directory, drafter=drafter, noise=noise, **options))
+    # More threads than one only wait for each other on a model of this size.
+    return open_runtime(tiny_built(directory, drafter=drafter, noise=noise, **options), threads=1)

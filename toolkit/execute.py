@@ -13,7 +13,7 @@ from toolkit.backends.interfaces import LoadingBackend
 from toolkit.checkpoint.convert import convert
 from toolkit.checkpoint.heads.combine import convert_with_heads
 from toolkit.checkpoint.heads.head import HeadSpec, head_of
-from toolkit.checkpoint.heads.source import open_heads
+from toolkit.checkpoint.heads.source import open_head_files, open_heads
 from toolkit.checkpoint.model_tokenizer import open_tokenizer_files
 from toolkit.checkpoint.ready import copy_ready, open_ready
 from toolkit.checkpoint.source import fetched_hashes, kind_of, open_source
@@ -131,7 +131,10 @@ def fetch(
 
 def _fetch_sources(plan: Plan, store: Store, offline: bool | None) -> None:
     missing = [a for a in plan.artefacts if a.digest is None]
-    for model in dict.fromkeys(a.model for a in missing):
+    heads = [a.model for a in missing if a.roles == ("heads",)]
+    for model in heads:
+        open_head_files(model.checkpoint, model.revision, offline=offline)
+    for model in dict.fromkeys(a.model for a in missing if a.model not in heads):
         if kind_of(model.checkpoint) != "ready":
             open_source(model.checkpoint, model.revision, store=store, offline=offline)
     for model in dict.fromkeys(a.model for a in missing if a.kind == "tokenizers"):

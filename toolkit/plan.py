@@ -16,14 +16,14 @@ from typing import Any, Literal
 from toolkit.backends.interfaces import Backend, LoadingBackend
 from toolkit.checkpoint.convert import CONVERTER_VERSION
 from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
-from toolkit.checkpoint.heads.source import heads_identity
+from toolkit.checkpoint.heads.source import head_files_identity, heads_identity
 from toolkit.checkpoint.model_tokenizer import tokenizer_identity
 from toolkit.checkpoint.quantization import needs_elsewhere
 from toolkit.checkpoint.source import kind_of, source_identity
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION
 from toolkit.engine.near_miss import near_misses
 from toolkit.errors import InputError
-from toolkit.recipe.schema import ModelSpec, Recipe
+from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe
 from toolkit.registry import BACKENDS
 from toolkit.store import Store, digest
 
@@ -132,8 +132,28 @@ class _Planner:
         if issubclass(self.backend, LoadingBackend):
             yield from self._deployment(self.backend)
             return
+        checkpoints = {}
         for role, model in self.recipe.models().items():
-            yield from self._artefacts_of(role, model)
+            for artefact in self._artefacts_of(role, model):
+                if artefact.kind == "checkpoints":
+                    checkpoints[role] = artefact.digest
+                yield artefact
+        if heads := self.backend.engine_heads(self.recipe):
+            yield self._head_engine(heads, checkpoints["target"])
+
+    def _head_engine(self, heads: HeadSource, target: str | None) -> Artefact:
+        """Drafting heads as an engine of their own, made from their files and the target's."""
+        recipe, spec = self.recipe, None
+        try:
+            source = head_files_identity(heads.checkpoint, heads.revision, self.store)
+        except InputError as error:
+            self.problems[str(error)] = None
+            source = None
+        if source and target:
+            engine = self.backend.engine_spec(target, recipe, "heads", self.machine)
+            spec = engine and {**engine, "heads": source}
+        model = ModelSpec(checkpoint=heads.checkpoint, revision=heads.revision)
+        return self._artefact("engines", "heads", model, spec, (target,) if target else ())
 
     def _deployment(self, backend: type[LoadingBackend]) -> Iterator[Artefact]:
         """Nothing is converted: the draft as it is loaded, and the directory with it."""

@@ -92,9 +92,20 @@ BACKENDS = Registry(
 )
 
 # What a backend refuses about a recipe as it stands, by backend that refuses anything.
+# Drafting heads as engines of backend `cpu`.
+CPU_HEADS = Registry(
+    "drafting head",
+    {
+        "eagle": "toolkit.engine.heads.eagle:build",
+        "eagle3": "toolkit.engine.heads.eagle3:build",
+        "medusa": "toolkit.engine.heads.medusa:build",
+    },
+)
+
 RECIPE_RULES = Registry(
     "backend",
     {
+        "cpu": "toolkit.engine.cpu_rules:recipe_problems",
         "tensorrt": "toolkit.engine.trtllm.rules:recipe_problems",
         "pytorch": "toolkit.engine.llmapi.rules:recipe_problems",
     },

@@ -71,7 +71,6 @@ class FakeTableModel:
         cache, rows = self.cache[step.seq], []
         assert step.positions is not None
         assert step.mask is not None
-        assert step.rows == len(step.tokens)
         for position, seen in zip(step.positions, step.mask, strict=True):
             text = [*cache, *step.tokens[seen].tolist()]
             assert position == len(text) - 1
@@ -79,7 +78,7 @@ class FakeTableModel:
             rows.append(self.table[tuple(context)])
         cache.extend(step.tokens.tolist())
         assert len(cache) <= self.max_seq_len
-        return np.stack(rows)
+        return np.stack(rows)[len(rows) - step.rows :]
 
     def _row(self, step: Step) -> NDArray[np.float32]:  # [R, V]
         cache = self.cache[step.seq]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from toolkit.errors import InputError
-from toolkit.recipe.schema import EngineLimits, ModelSpec, Recipe
+from toolkit.recipe.schema import EngineLimits, HeadSource, ModelSpec, Recipe
 from toolkit.store import Store
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class Backend(ABC):
     @abstractmethod
     def engine_command(recipe: Recipe, role: str) -> str:
         """The command or step that builds the engine, below the current directory."""
+
+    @staticmethod
+    def engine_heads(recipe: Recipe) -> HeadSource | None:
+        """Drafting heads that become an engine of their own, role `heads`."""
+        return None
 
     @staticmethod
     def engine_notes(recipe: Recipe, role: str) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
 from toolkit.checkpoint.drafts.target import target_facts
 from toolkit.checkpoint.drafts.write import PREPARED_VERSION, prepare_eagle3
 from toolkit.checkpoint.hashes import content_hashes
-from toolkit.checkpoint.heads.source import open_head_files
+from toolkit.checkpoint.heads.source import head_files_identity, open_head_files
 from toolkit.checkpoint.small_files import open_small_files, small_files_here
-from toolkit.checkpoint.source import kind_of
 from toolkit.checkpoint.tokenizer import TOKENIZER_VERSION, write_tokenizer
 from toolkit.engine.llmapi.deployment import (
     deployment_spec,
@@ -24,7 +23,6 @@ from toolkit.engine.llmapi.deployment import (
 )
 from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.engine.llmapi.profiles import RELEASES
-from toolkit.errors import InputError
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import EngineLimits, HeadSource, ModelSpec, Recipe
 from toolkit.registry import DRAFTERS
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from toolkit.backends.runtime import Runtime
     from toolkit.checkpoint.tokenizer import Tokenizer
     from toolkit.engine.built import BuiltModels
-
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "config.json")
 
 
 class PytorchBackend(LoadingBackend):
@@ -104,7 +100,7 @@ class PytorchBackend(LoadingBackend):
         head, target = _head(recipe), recipe.target
         if head is None:
             return None
-        identity = _identity(head, store)
+        identity = head_files_identity(head.checkpoint, head.revision, store)
         known = small_files_here(target.checkpoint, target.revision)
         if identity is None or known is None:
             return None
@@ -184,17 +180,3 @@ def _refuse_head_as_model(recipe: Recipe) -> None:
 
 def _release(recipe: Recipe) -> Release:
     return release(recipe.tensorrt_llm) or (1, 2)
-
-
-def _identity(head: HeadSource, store: Store) -> dict[str, Any] | None:
-    """What decides the head's tensors; None: only the network could tell."""
-    from toolkit.checkpoint import fetch
-
-    if kind_of(head.checkpoint) == "hub":
-        commit = fetch.hub_commit(head.checkpoint, head.revision)
-        return {"hub": head.checkpoint, "commit": commit} if commit else None
-    directory = Path(head.checkpoint).expanduser()
-    files = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
-    if not files:
-        raise InputError(f"heads {head.checkpoint}: no weights; expected safetensors or .bin")
-    return {"files": content_hashes(files, store.root)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from toolkit.engine.built import BuiltModels
@@ -23,12 +24,13 @@ class Runtime:
     """Loaded models of one recipe. One loop at a time: loops share the models' KV memory."""
 
     recipe: Recipe
-    models: Mapping[str, LanguageModel]  # by role
+    models: Mapping[str, Any]  # by role: language models, and `heads`
     tokenizer: Tokenizer
 
     @property
     def target(self) -> LanguageModel:
-        return self.models["target"]
+        target: LanguageModel = self.models["target"]
+        return target
 
     def drafter(self) -> Drafter | None:
         """A new drafter on the loaded models; None when the recipe decodes plainly."""

@@ -63,7 +63,9 @@ def build_cpu_engine(
     write_engine(model, out, engine_config(checkpoint.config, limits, layers))
 
 
-def write_engine(model: Any, out: Path, config: dict[str, Any]) -> None:
+def write_engine(
+    model: Any, out: Path, config: dict[str, Any], files: tuple[str, ...] = ()
+) -> None:
     """The graph, its weights, and the config.json that belongs to them."""
     from openvino import save_model
 
@@ -71,7 +73,7 @@ def write_engine(model: Any, out: Path, config: dict[str, Any]) -> None:
     save_model(model, out / GRAPH, compress_to_fp16=False)
     config["cpu"] |= {
         "engine_version": ENGINE_VERSION,
-        "files": {name: (out / name).stat().st_size for name in (GRAPH, WEIGHTS)},
+        "files": {name: (out / name).stat().st_size for name in (GRAPH, WEIGHTS, *files)},
     }
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

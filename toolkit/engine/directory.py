@@ -15,6 +15,7 @@ from toolkit.store import digest
 ENGINE_VERSION = 3  # raise it when the same inputs give other bytes
 BLOCK_SIZE = 32  # tokens per KV block; OpenVINO's paged attention has no other
 GRAPH, WEIGHTS, CONFIG = "model.xml", "model.bin", "config.json"
+HEAD = "head.npz"  # of a drafting head: see engine/heads
 SEAL = ("spectool", "config")  # where the graph keeps the digest of the config it was built for
 _LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
 
@@ -31,6 +32,8 @@ class CpuEngine:
     max_num_tokens: int
     captured_layers: tuple[int, ...]
     seal: str
+    head: str | None = None  # the kind of drafting head that this is
+    reads: tuple[int, ...] = ()  # the target's layers whose states it reads
     block_size: int = BLOCK_SIZE
 
     @property
@@ -58,8 +61,17 @@ def read_engine(directory: Path) -> CpuEngine:
         settings=decoder_settings(config["pretrained_config"], str(directory)),
         captured_layers=tuple(cpu["captured_layers"]),
         seal=config_seal(config),
-        **{name: int(build[name]) for name in _LIMITS},
+        **_head(cpu),
+        max_batch_size=int(build["max_batch_size"]),
+        max_input_len=int(build["max_input_len"]),
+        max_seq_len=int(build["max_seq_len"]),
+        max_num_tokens=int(build["max_num_tokens"]),
     )
+
+
+def _head(cpu: Mapping[str, Any]) -> dict[str, Any]:
+    head = cpu.get("head")
+    return {"head": head["kind"], "reads": tuple(head["reads"])} if head else {}
 
 
 def config_seal(config: Mapping[str, Any]) -> str:
@@ -94,7 +106,7 @@ def _file_problems(directory: Path, cpu: dict[str, Any]) -> list[str]:
     sizes = cpu.get("files")
     sizes = sizes if isinstance(sizes, dict) else {}
     problems = []
-    for name in (GRAPH, WEIGHTS):
+    for name in (GRAPH, WEIGHTS, *((HEAD,) if "head" in cpu else ())):
         file = directory / name
         if not file.is_file():
             problems.append(f"{name}: missing")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.checkpoint.read import Checkpoint
+from toolkit.checkpoint.read import EMBEDDING, LM_HEAD
 
-EMBEDDING = "transformer.vocab_embedding.weight"
-LM_HEAD = "lm_head.weight"
+
+class Tensors(Protocol):
+    """Whole tensors by TensorRT-LLM name."""
+
+    def names(self) -> Iterable[str]: ...
+
+    def tensor(self, name: str) -> NDArray[Any]: ...
 
 
 class Weights:
     """Hands the graph its constants, all of them float32 to whoever multiplies by them."""
 
-    def __init__(self, checkpoint: Checkpoint, *, int8: bool) -> None:
+    def __init__(self, checkpoint: Tensors, *, int8: bool) -> None:
         self._checkpoint = checkpoint
         self._int8 = int8
         self._names = frozenset(checkpoint.names())
@@ -34,7 +40,7 @@ class Weights:
         matrix = self._checkpoint.tensor(LM_HEAD)
         shared = self._checkpoint.tensor(EMBEDDING)
         same = matrix.shape == shared.shape and matrix.dtype == shared.dtype
-        if same and np.array_equal(_bits(matrix), _bits(shared)):
+        if embedding is not None and same and np.array_equal(_bits(matrix), _bits(shared)):
             return embedding
         return self._float(matrix)
 

@@ -6,7 +6,9 @@ differs.
 
 from __future__ import annotations
 
-from toolkit.recipe.schema import HeadSource, Speculation
+from collections.abc import Iterator
+
+from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 
 
 class CpuSide:
@@ -22,3 +24,8 @@ class CpuSide:
     def cpu_heads(cls, options: Speculation) -> HeadSource | None:
         """Weights that become an engine of their own, role `heads`, if there are any."""
         return None
+
+    @classmethod
+    def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Where, and what is wrong, for what only this drafter refuses on backend `cpu`."""
+        yield from ()

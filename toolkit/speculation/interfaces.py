@@ -124,14 +124,24 @@ class Proposal:
     # [len(tokens), V] after temperature, top-k and top-p. None: drafted without chance (greedy,
     # lookup), so each distribution is one-hot at the drafted token. Children of one node were
     # drawn in their order without replacement, and all have the row of the first draw.
-    probs: NDArray[np.float64] | None = None
+    probs: NDArray[np.float64] | Sequence[NDArray[np.float64]] | None = None
     # Of each node, earlier in `tokens`; -1: it follows the text. None: a chain.
     parents: tuple[int, ...] | None = None
+    # Of a tree, the last so many nodes are guesses that are never accepted: the drafter wants to
+    # hear what the target would choose after them (`Drafter.chosen`).
+    probes: int = 0
+
+    @property
+    def drafted(self) -> int:
+        """Tokens or nodes that may be accepted."""
+        return len(self.tokens) - self.probes
 
     @property
     def depth(self) -> int:
         """Tokens of the longest path: what one verify step can accept."""
-        return len(self.tokens) if self.parents is None else max(depths(self.parents), default=0)
+        if self.parents is None:
+            return len(self.tokens)
+        return max(depths(self.parents[: self.drafted]), default=0)
 
     def within(self, matcher: Matcher) -> Proposal:
         """What was drafted without chance ends where the grammar does: that saves the target work.
@@ -161,6 +171,7 @@ class Proposal:
             self.tokens[:count],
             None if self.probs is None else self.probs[:count],
             None if self.parents is None else self.parents[:count],
+            max(0, count - self.drafted),
         )
 
 
@@ -172,6 +183,8 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
     reads_hidden: ClassVar[bool] = False
     # Whether it knows how sure it is of a draft, and heeds `DraftRequest.confidence`.
     has_confidence: ClassVar[bool] = False
+    # Whether it learns from the target's choices: then `chosen` is called.
+    reads_choices: ClassVar[bool] = False
 
     @classmethod
     def unsupported_on(cls, backend: str, version: str) -> str | None:
@@ -200,6 +213,9 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
 
         Before `accept` of the step that read them; every token comes once, in order.
         """
+
+    def chosen(self, seq: int, tokens: Sequence[int]) -> None:
+        """The target's likeliest token after the text, and after each node of the last proposal."""
 
     def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
         """`tokens` were emitted by a verify step; the first `accepted` of them were drafted."""

@@ -105,6 +105,17 @@ def distribution(
     return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
 
 
+def likeliest(
+    logits: Logits,  # [V]
+    count: int,
+) -> NDArray[np.int64]:  # [count] by falling logit, the first of equals first
+    """The tokens with the largest logits."""
+    count = min(count, len(logits))
+    top = np.argpartition(-logits, count - 1)[:count]
+    order: NDArray[np.int64] = top[np.lexsort((top, -logits[top]))]
+    return order
+
+
 def confidence(
     logits: Logits,  # [V]
 ) -> float:

@@ -157,6 +157,11 @@ def fit_problems(
                 )
 
 
+def is_chain(choices: Sequence[Sequence[int]]) -> bool:
+    """Whether every node has one child, the likeliest."""
+    return all(not any(path) for path in choices)
+
+
 def non_leaves(choices: Sequence[Sequence[int]]) -> dict[int, int]:
     """Depth -> how many nodes of that depth have children."""
     parents = {tuple(path[:-1]) for path in choices if len(path) > 1}

@@ -28,7 +28,9 @@ def verify_greedy(
 
 def verify(
     draft_tokens: Sequence[int],  # [draft_len]
-    draft_probs: Floats | None,  # [draft_len, V]; None: one-hot at the draft tokens
+    draft_probs: Floats
+    | Sequence[Floats]
+    | None,  # [draft_len, V]; None: one-hot at the draft tokens
     target_probs: Floats | Sequence[Floats],  # [draft_len + 1, V]
     accept: Sequence[float],  # [draft_len] uniforms
     emit: Sequence[float],  # [draft_len + 1] uniforms, independent of those
@@ -40,7 +42,7 @@ def verify(
     """
     for i, token in enumerate(draft_tokens):
         target = target_probs[i]
-        drafted_with = 1.0 if draft_probs is None else draft_probs[i, token]
+        drafted_with = 1.0 if draft_probs is None else draft_probs[i][token]
         # Strict: with u = 0 a token of probability zero must still be refused.
         if not accept[i] * drafted_with < target[token]:
             draft = _one_hot(token, len(target)) if draft_probs is None else draft_probs[i]

@@ -48,7 +48,9 @@ def verify_tree_greedy(
 def verify_tree(
     tokens: Sequence[int],  # [N] of the nodes
     parents: Sequence[int],  # [N]
-    draft_probs: Floats | None,  # [N, V], see Proposal; None: drafted without chance
+    draft_probs: Floats
+    | Sequence[Floats]
+    | None,  # [N, V], see Proposal; None: drafted without chance
     target_probs: Sequence[Floats],  # [N + 1] rows of V
     number: Numbers,
 ) -> tuple[list[int], list[int]]:
@@ -83,7 +85,11 @@ def verify_tree(
 
 
 def _draft_row(
-    draft_probs: Floats | None, child: int, token: int, size: int, refused: Sequence[int]
+    draft_probs: Floats | Sequence[Floats] | None,
+    child: int,
+    token: int,
+    size: int,
+    refused: Sequence[int],
 ) -> Floats:
     """What this child was drawn from: without the siblings that were drawn before it."""
     if draft_probs is None:

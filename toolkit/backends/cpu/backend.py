@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.backends.cpu.heads import load_head
 from toolkit.backends.cpu.model import CpuModel
 from toolkit.backends.interfaces import Backend
 from toolkit.engine.cpu import (
@@ -17,9 +18,11 @@ from toolkit.engine.cpu import (
     openvino_version,
 )
 from toolkit.engine.directory import read_engine
+from toolkit.engine.heads.build import build_head_engine
 from toolkit.engine.settings import decoder_settings
 from toolkit.errors import MissingDependencyError
-from toolkit.recipe.schema import EngineLimits, Recipe
+from toolkit.recipe.schema import EngineLimits, HeadSource, Recipe
+from toolkit.registry import DRAFTERS
 from toolkit.store import Store
 
 if TYPE_CHECKING:
@@ -56,7 +59,16 @@ class CpuBackend(Backend):
     def engine_spec(
         checkpoint_digest: str, recipe: Recipe, role: str, machine: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        return engine_spec(checkpoint_digest, recipe.engine, captured_for(recipe, role), machine)
+        captured = captured_for(recipe, "target" if role == "heads" else role)
+        spec = engine_spec(checkpoint_digest, recipe.engine, captured, machine)
+        return {**spec, "head": recipe.speculation.drafter} if role == "heads" else spec
+
+    @staticmethod
+    def engine_heads(recipe: Recipe) -> HeadSource | None:
+        heads: HeadSource | None = DRAFTERS[recipe.speculation.drafter].cpu_heads(
+            recipe.speculation
+        )
+        return heads
 
     @staticmethod
     def machine() -> Mapping[str, Any]:
@@ -72,12 +84,21 @@ class CpuBackend(Backend):
     def build_engine(
         checkpoint_dir: Path, out: Path, recipe: Recipe, role: str, store: Store
     ) -> None:
+        if role == "heads":
+            build_head_engine(checkpoint_dir, out, recipe)
+            return
         build_cpu_engine(checkpoint_dir, out, recipe.engine, captured_for(recipe, role))
 
     def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
         from toolkit.backends.runtime import Runtime
 
-        models = {role: self.load(path, threads=threads) for role, path in built.engines.items()}
+        engines = dict(built.engines)
+        heads = engines.pop("heads", None)
+        models: dict[str, Any] = {
+            role: self.load(path, threads=threads) for role, path in engines.items()
+        }
+        if heads:
+            models["heads"] = load_head(heads, models["target"], threads=threads)
         return Runtime(recipe=built.recipe, models=models, tokenizer=tokenizer)
 
     def load(

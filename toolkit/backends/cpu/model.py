@@ -33,6 +33,7 @@ class CpuModel:
     ) -> None:
         self.engine = engine
         self.vocab_size = engine.settings.vocab_size
+        self.token_vocab_size = self.vocab_size  # of the tokens that it reads
         self.max_seq_len = engine.max_seq_len
         self.max_batch_size = engine.max_batch_size
         self._paged = PagedModel(engine, threads)
@@ -116,7 +117,7 @@ class CpuModel:
     ) -> dict[str, NDArray[np.generic]]:
         """Every sequence's tokens, positions, past, blocks and mask, one after the other."""
         block_size = self._kv.block_size
-        tokens, positions, wanted, biases = [], [], [], []
+        tokens, positions, wanted, biases, features = [], [], [], [], []
         past, blocks = [], []
         begins, block_begins, bias_begins = [0], [0], [0]
         for piece, span in zip(pieces, rows, strict=True):
@@ -132,6 +133,8 @@ class CpuModel:
             wanted.append(np.arange(span.start, span.stop) + (begins[-1] - piece.start))
             if step.mask is not None:
                 biases.append(step.mask.ravel())
+            if step.features is not None:
+                features.append(step.features[piece.start : piece.stop, None])
             past.append(length)
             blocks += sequence.blocks[: -(-(length + size) // block_size)]
             begins.append(begins[-1] + size)
@@ -150,6 +153,7 @@ class CpuModel:
             "max_context_len": np.array(longest, np.int32),
             "qq_bias": np.concatenate(biases, dtype=np.uint8) if biases else np.zeros(0, np.uint8),
             "qq_bias_begins": np.array(bias_begins, np.int32),
+            **({"features": np.concatenate(features, dtype=np.float32)} if features else {}),
         }
 
     def _sequence(self, seq: int) -> Sequence:
@@ -193,9 +197,12 @@ def check_steps(steps: Many[Step], model: CpuModel) -> None:
         if not 0 <= step.rows <= size:
             raise InputError(f"{where}: logits of {step.rows} rows wanted, {size} tokens given")
         low, high = step.tokens.min(), step.tokens.max()
-        if low < 0 or high >= model.vocab_size:
+        if low < 0 or high >= model.token_vocab_size:
             wrong = low if low < 0 else high
-            raise InputError(f"{where}: token {wrong} is outside 0..{model.vocab_size - 1}")
+            raise InputError(f"{where}: token {wrong} is outside 0..{model.token_vocab_size - 1}")
+        wanted = (size, model.engine.settings.hidden_size) if model.engine.head else None
+        if (None if step.features is None else step.features.shape) != wanted:
+            raise InputError(f"{where}: features of shape {wanted} are wanted")
         if step.positions is not None or step.mask is not None:
             _check_tree(step, where, model.max_seq_len)
 

@@ -27,21 +27,12 @@ class PagedModel:
     """A compiled decoder whose inputs are flat over the batch."""
 
     def __init__(self, engine: CpuEngine, threads: int | None) -> None:
-        openvino = require("openvino", extra="cpu", why="backend cpu")
-        self._openvino = openvino
-        core = openvino.Core()
-        self.precision, self.kv_dtype = PRECISIONS[engine.settings.dtype]
-        if self.precision == "bf16" and not _has_bf16(core):
-            self.precision, self.kv_dtype = PRECISIONS["float32"]
-        options = {
-            "INFERENCE_PRECISION_HINT": self.precision,
-            "KV_CACHE_PRECISION": self.precision,
-            "PERFORMANCE_HINT": "LATENCY",
-            # Weight-only int8 means that activations are not rounded to 8 bits (the default does).
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-            **({"INFERENCE_NUM_THREADS": threads} if threads else {}),
-        }
-        model = _paged(core, engine)
+        self._openvino = require("openvino", extra="cpu", why="backend cpu")
+        core = self._openvino.Core()
+        self.precision, self.kv_dtype = _precision(core, engine)
+        model = _read(core, engine)
+        _page(model)
+        options = {**_options(self.precision, threads), "KV_CACHE_PRECISION": self.precision}
         self._request = core.compile_model(model, "CPU", options).create_infer_request()
         self._bound: dict[str, NDArray[Any]] = {}  # the memory that each input reads now
 
@@ -69,14 +60,44 @@ class PagedModel:
         return request.get_output_tensor(0).data, request.get_output_tensor(1).data
 
 
+def compiled(engine: CpuEngine, threads: int | None) -> Any:
+    """An infer request of a graph without attention."""
+    core = require("openvino", extra="cpu", why="backend cpu").Core()
+    precision, _ = _precision(core, engine)
+    model = core.compile_model(_read(core, engine), "CPU", _options(precision, threads))
+    return model.create_infer_request()
+
+
+def _precision(core: Any, engine: CpuEngine) -> tuple[str, DTypeLike]:
+    precision = PRECISIONS[engine.settings.dtype]
+    if precision[0] == "bf16" and not _has_bf16(core):
+        return PRECISIONS["float32"]
+    return precision
+
+
+def _options(precision: str, threads: int | None) -> dict[str, Any]:
+    return {
+        "INFERENCE_PRECISION_HINT": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+        # Weight-only int8 means that activations are not rounded to 8 bits (the default does).
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        **({"INFERENCE_NUM_THREADS": threads} if threads else {}),
+    }
+
+
 def _has_bf16(core: Any) -> bool:
     return "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def _paged(core: Any, engine: CpuEngine) -> Any:
-    """Read the graph, and turn every attention into a paged one."""
+def _page(model: Any) -> None:
+    """Turn every attention into a paged one."""
     from openvino._offline_transformations import paged_attention_transformation
 
+    paged_attention_transformation(model, allow_qq_bias=True)
+
+
+def _read(core: Any, engine: CpuEngine) -> Any:
+    """The graph, refused when it is not the one of its config.json."""
     try:
         model = core.read_model(engine.graph)
     except RuntimeError as error:
@@ -92,5 +113,4 @@ def _paged(core: Any, engine: CpuEngine) -> Any:
             f"{engine.directory}: config.json is not the one that the graph was built with; "
             "build the engine again"
         )
-    paged_attention_transformation(model, allow_qq_bias=True)
     return model

@@ -69,7 +69,7 @@ def combine(source: Source, heads: Source, spec: ModelSpec, head: HeadSpec) -> C
     problems: list[str] = []
     tensors = _of_target(source, base, spec, problems)
     plan = kind.plan(heads, base, head)
-    problems += [f"heads {head.checkpoint}: {text}" for text in _problems(plan, heads, base)]
+    problems += [f"heads {head.checkpoint}: {text}" for text in head_problems(plan, heads, base)]
     if problems:
         raise CheckpointError(spec.checkpoint, problems)
     joined = _Joined(source, heads)
@@ -94,7 +94,7 @@ def _of_target(
         return {}
 
 
-def _problems(plan: HeadPlan, heads: Source, base: Mapping[str, Any]) -> Iterator[str]:
+def head_problems(plan: HeadPlan, heads: Source, base: Mapping[str, Any]) -> Iterator[str]:
     """What is missing, of another shape or dtype, does not split, or has no place."""
     yield from plan.problems
     tp = base["mapping"]["tp_size"]

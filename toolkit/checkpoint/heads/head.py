@@ -80,8 +80,13 @@ def heads_form(spec: HeadSpec) -> dict[str, Any]:
 
 
 def head_of(recipe: Recipe) -> HeadSpec | None:
-    """The heads that a recipe's drafter converts together with the target, if it has any."""
+    """The heads that a recipe's drafter converts together with the target, if it has any.
+
+    Engines of TensorRT-LLM hold both; on other backends heads stay by themselves.
+    """
     options = recipe.speculation
+    if recipe.backend != "tensorrt":
+        return None
     drafter = DRAFTERS[options.drafter]
     source = drafter.heads(options)
     if source is None or options.drafter not in HEADS:

@@ -19,6 +19,7 @@ from toolkit.registry import HEADS
 from toolkit.store import Store
 
 HEAD_FILES = ("model.safetensors", "pytorch_model.bin")  # of heads that are only looked at
+_CONTENT = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "config.json")
 
 
 class HeadFile(Source):
@@ -97,6 +98,23 @@ def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, A
     config = directory / "config.json"
     files += [config] if config.is_file() and config not in files else []
     return {"files": content_hashes(files, (store or Store()).root)}
+
+
+def head_files_identity(
+    checkpoint: str, revision: str | None, store: Store
+) -> dict[str, Any] | None:
+    """The same for heads that are not converted into their target's checkpoint."""
+    from toolkit.checkpoint import fetch
+    from toolkit.checkpoint.hashes import content_hashes
+
+    if _kind(checkpoint) == "hub":
+        commit = fetch.hub_commit(checkpoint, revision)
+        return {"hub": checkpoint, "commit": commit} if commit else None
+    directory = Path(checkpoint).expanduser()
+    files = sorted({path for pattern in _CONTENT for path in directory.glob(pattern)})
+    if not any(file.name != "config.json" for file in files):
+        raise InputError(f"heads {checkpoint}: no weights; expected safetensors or .bin")
+    return {"files": content_hashes(files, store.root)}
 
 
 def _kind(checkpoint: str) -> str:

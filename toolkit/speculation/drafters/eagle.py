@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -10,9 +10,13 @@ from pydantic import Field
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.drafters.feature_drafter import Branch, FeatureDrafter
+from toolkit.speculation.drafters.feature_trees import grow_dynamic, grow_fixed
+from toolkit.speculation.heads import FeatureHead
+from toolkit.speculation.interfaces import LanguageModel, Proposal
 from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
-from toolkit.speculation.trees import Tree, fit_problems
+from toolkit.speculation.trees import Tree, fit_problems, is_chain
 
 MAX_BATCH_SIZE = 512
 MAX_DRAFT_LEN = 256
@@ -40,6 +44,10 @@ class EagleSpeculation(Speculation):
     )
 
     @property
+    def max_depth(self) -> int:
+        return self.num_eagle_layers
+
+    @property
     def fixed_tree(self) -> Tree | None:
         """The tree that the executor is told; none when it grows its own."""
         if self.eagle_use_dynamic_tree:
@@ -47,8 +55,8 @@ class EagleSpeculation(Speculation):
         return self.eagle_choices or Tree.model_validate("medusa/mc_sim_7b_63")
 
 
-class EagleDrafter(EngineOnlyDrafter):
-    """Runs inside the target's engine, with num_eagle_layers copies of the head."""
+class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
+    """In TensorRT-LLM's engine num_eagle_layers copies of the head draft; on backend cpu one."""
 
     Options = EagleSpeculation
     needs = "EAGLE head"
@@ -57,6 +65,44 @@ class EagleDrafter(EngineOnlyDrafter):
         "not three, and cannot be turned into one",
         "ngram": NGRAM_COSTS,
     }
+
+    def __init__(self, head: FeatureHead, target: LanguageModel, options: EagleSpeculation) -> None:
+        super().__init__(head, target)
+        self._options = options
+
+    @classmethod
+    def create(cls, options: Speculation, models: Mapping[str, Any]) -> EagleDrafter:
+        assert isinstance(options, EagleSpeculation)
+        return cls(models["heads"], models["target"], options)
+
+    def _grow(self, branches: Sequence[Branch]) -> list[Proposal]:
+        options, tree = self._options, self._options.fixed_tree
+        if tree is None:
+            top_k = options.eagle_dynamic_tree_max_top_k or 1
+            return grow_dynamic(self._head, branches, top_k, options.max_draft_len)
+        if is_chain(tree.choices):
+            return super()._grow(branches)
+        return grow_fixed(self._head, branches, tree.choices, self._target.vocab_size)
+
+    @classmethod
+    def unsupported_on(cls, backend: str, version: str) -> str | None:
+        return None if backend == "cpu" else super().unsupported_on(backend, version)
+
+    @classmethod
+    def cpu_heads(cls, options: Speculation) -> HeadSource:
+        assert isinstance(options, EagleSpeculation)
+        return options.heads
+
+    @classmethod
+    def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, EagleSpeculation)
+        if options.posterior_threshold is not None:
+            yield (
+                ("speculation", "posterior_threshold"),
+                "typical acceptance changes the output; backend cpu decodes exactly: remove it",
+            )
+        yield from _tree_problems(options, recipe)
 
     @classmethod
     def engine_flags(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -10,7 +10,11 @@ from pydantic import Field, model_validator
 from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.recipe.section import Section
+from toolkit.speculation.drafters.feature_drafter import Branch, FeatureDrafter
+from toolkit.speculation.drafters.feature_trees import grow_dynamic
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
+from toolkit.speculation.heads import FeatureHead
+from toolkit.speculation.interfaces import LanguageModel, Proposal
 from toolkit.speculation.llmapi import (
     EAGLE3,
     LATE_1_3,
@@ -80,8 +84,13 @@ class Eagle3Speculation(Speculation):
         )
 
 
-class Eagle3Drafter(LlmApiOnlyDrafter):
-    """Runs in TensorRT-LLM's PyTorch backend only."""
+def default_layers(layers: int) -> tuple[int, ...]:
+    """What EAGLE's authors and TensorRT-LLM capture, counted from 0."""
+    return (1, layers // 2 - 1, layers - 4)
+
+
+class Eagle3Drafter(FeatureDrafter, LlmApiOnlyDrafter):
+    """A chain, or a tree where the head is surest; not in TensorRT-LLM's engines."""
 
     Options = Eagle3Speculation
     llmapi_since = "1.0"
@@ -99,6 +108,51 @@ class Eagle3Drafter(LlmApiOnlyDrafter):
         "TensorRT-LLM's engines have no place for its fused hidden states, draft vocabulary and "
         "lm_head"
     )
+
+    def __init__(
+        self,
+        head: FeatureHead,
+        target: LanguageModel,
+        tree: tuple[int, int] | None = None,  # top k and nodes of a dynamic tree
+    ) -> None:
+        super().__init__(head, target)
+        self._tree = tree
+
+    @classmethod
+    def create(cls, options: Speculation, models: Mapping[str, Any]) -> Eagle3Drafter:
+        assert isinstance(options, Eagle3Speculation)
+        top_k = options.dynamic_tree_max_top_k
+        tree = (top_k, options.total_draft_tokens) if options.use_dynamic_tree and top_k else None
+        return cls(models["heads"], models["target"], tree)
+
+    def _grow(self, branches: Sequence[Branch]) -> list[Proposal]:
+        if self._tree is None:
+            return super()._grow(branches)
+        return grow_dynamic(self._head, branches, *self._tree)
+
+    @classmethod
+    def unsupported_on(cls, backend: str, version: str) -> str | None:
+        return None if backend == "cpu" else super().unsupported_on(backend, version)
+
+    @classmethod
+    def captured_layers(cls, options: Speculation, layers: int) -> tuple[int, ...]:
+        assert isinstance(options, Eagle3Speculation)
+        return options.eagle3_layers_to_capture or default_layers(layers)
+
+    @classmethod
+    def cpu_heads(cls, options: Speculation) -> HeadSource:
+        assert isinstance(options, Eagle3Speculation)
+        return options.heads
+
+    @classmethod
+    def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+        options = recipe.speculation
+        assert isinstance(options, Eagle3Speculation)
+        if options.sa_config:
+            yield (
+                ("speculation", "sa_config"),
+                "backend cpu drafts with the head alone; remove it, or use drafter: suffix",
+            )
 
     @classmethod
     def speculative_config(cls, options: Speculation, release: Version) -> dict[str, Any]:

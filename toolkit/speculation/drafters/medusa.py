@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.drafters.feature_trace import captured_states
+from toolkit.speculation.heads import ParallelHeads
+from toolkit.speculation.interfaces import DraftRequest, LanguageModel, Proposal
 from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
+from toolkit.speculation.sampling import confidence, likeliest
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
-from toolkit.speculation.trees import Tree, fit_problems
+from toolkit.speculation.token_tree import children, parents_of
+from toolkit.speculation.trace import DraftTrace, TracedText
+from toolkit.speculation.trees import Choice, Tree, fit_problems
+
+Choices = Sequence[Choice]
 
 
 class MedusaSpeculation(Speculation):
@@ -28,11 +38,17 @@ class MedusaSpeculation(Speculation):
         Tree.model_validate("medusa/mc_sim_7b_63"), description="Paths, or the name of a tree."
     )
 
+    @property
+    def max_depth(self) -> int:
+        return self.medusa_choices.depth
+
 
 class MedusaDrafter(EngineOnlyDrafter):
-    """Runs inside the target's engine."""
+    """Every head reads the last state of the text: the whole tree comes from one small pass."""
 
     Options = MedusaSpeculation
+    reads_hidden = True
+    has_confidence = True
     needs = "Medusa heads"
     nearest: ClassVar[Mapping[str, str]] = {
         "eagle3": f"{EAGLE3_COSTS}; Medusa heads cannot be turned into one",
@@ -40,6 +56,79 @@ class MedusaDrafter(EngineOnlyDrafter):
     }
     # Heads stay in the target's dtype, and engines of a quantised target with plain heads fail.
     quantizations: ClassVar[frozenset[str] | None] = frozenset()
+
+    def __init__(self, heads: ParallelHeads, target: LanguageModel, choices: Choices) -> None:
+        self._heads = heads
+        self._target = target
+        self._parents, self._places = parents_of(choices)
+        self._states: dict[int, NDArray[np.float32]] = {}  # [H] after the last token read
+
+    @classmethod
+    def create(cls, options: Speculation, models: Mapping[str, Any]) -> MedusaDrafter:
+        assert isinstance(options, MedusaSpeculation)
+        return cls(models["heads"], models["target"], options.medusa_choices.choices)
+
+    def observe(self, seq: int, hidden: NDArray[np.float32]) -> None:
+        self._states[seq] = hidden[-1]
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        states = np.stack([self._states[request.seq] for request in requests])
+        # Head h drafts the token h + 2 places after the last one read: the first of them is known,
+        # it is the text's last token, and the target itself chose it.
+        logits = self._heads.logits(states)  # [B, heads, D]
+        return [self._tree(q, rows) for q, rows in zip(requests, logits, strict=True)]
+
+    def _tree(self, request: DraftRequest, logits: NDArray[np.float32]) -> Proposal:
+        """The choices, as deep as asked for and as the heads are sure."""
+        depth = min(request.draft_len, len(logits))
+        if request.confidence:
+            sure = [confidence(row) >= request.confidence for row in logits[:depth]]
+            depth = sure.index(False) if False in sure else depth
+        count = sum(place[0] <= depth for place in self._places)  # levels come in order
+        width = 1 + max((rank for _, rank in self._places), default=0)
+        best = [self._heads.target_ids[likeliest(row, width)] for row in logits[:depth]]
+        tokens = [int(best[level - 1][rank]) for level, rank in self._places[:count]]
+        return Proposal(tokens, None, self._parents[:count])
+
+    def end(self, seq: int) -> None:
+        self._states.pop(seq, None)
+
+    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+        """All heads in one pass over the text's states, then a walk down the tree from each.
+
+        A node stands where it is the true token, at any temperature: given that the target drew
+        y, a tree drafted without chance had accepted it exactly if y is among the children.
+        """
+        tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
+        starts, first = len(text.output) - 1, len(text.prompt)
+        states = captured_states(self._target, tokens[:-2])[first - 1 :]
+        accept = np.zeros((starts, depth))
+        logits = self._heads.logits(states)
+        request = DraftRequest(0, (), depth, text.sampling)
+        for start in range(starts):
+            tree, node = self._tree(request, logits[start]), -1
+            assert tree.parents is not None
+            for d, true in enumerate(tokens[first + start + 1 :][:depth].tolist()):
+                kids = children(tree.parents, node)
+                found = [kid for kid in kids if tree.tokens[kid] == true]
+                if not found:
+                    break
+                accept[start, d], node = 1.0, found[0]
+        offered = min(depth, logits.shape[1], max(depth for depth, _ in self._places))
+        return DraftTrace(accept, np.full(starts, offered, dtype=np.int64))
+
+    @classmethod
+    def unsupported_on(cls, backend: str, version: str) -> str | None:
+        return None if backend == "cpu" else super().unsupported_on(backend, version)
+
+    @classmethod
+    def cpu_heads(cls, options: Speculation) -> HeadSource:
+        assert isinstance(options, MedusaSpeculation)
+        return options.heads
+
+    @classmethod
+    def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+        yield from cls.tensorrt_problems(recipe)
 
     @classmethod
     def engine_flags(

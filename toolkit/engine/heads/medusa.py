@@ -1,0 +1,120 @@
+"""Medusa heads as an engine of backend `cpu`: one small graph on the target's last state.
+
+Besides the published layout (checkpoint/heads/medusa.py), heads may share the target's lm_head:
+`{h}.{layers}.weight` is absent from all of them, and `d2t` says which of its rows are drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.checkpoint.convert import FLOATS
+from toolkit.checkpoint.heads.medusa import count_heads
+from toolkit.checkpoint.interfaces import Source
+from toolkit.checkpoint.read import LM_HEAD, Checkpoint
+from toolkit.engine.heads.head_engine import (
+    HeadTensors,
+    decoder_config,
+    read,
+    target_ids,
+    write_head_engine,
+)
+from toolkit.engine.weights import Weights
+from toolkit.errors import CheckpointError
+from toolkit.recipe.schema import EngineLimits
+
+
+def build(
+    heads: Source, target: Checkpoint, out: Path, limits: EngineLimits, reads: tuple[int, ...]
+) -> None:
+    """Write the heads' engine: final hidden states [B, H] -> logits [B, heads, D]."""
+    count, layers = count_heads(heads)
+    prefix = "medusa_heads." if any(n.startswith("medusa_heads.") for n in heads.tensors) else ""
+    shared = not any(f"{prefix}{h}.{layers}.weight" in heads.tensors for h in range(count))
+    vocab = int(target.config["vocab_size"])
+    if problems := [*_problems(heads, target, count, layers, prefix, shared)]:
+        raise CheckpointError(heads.name, problems)
+    draft_vocab = heads.tensors["d2t"].shape[0] if shared and "d2t" in heads.tensors else vocab
+    ids = target_ids(heads, draft_vocab)
+    if ids.min() < 0 or ids.max() >= vocab or len(np.unique(ids)) != len(ids):
+        raise CheckpointError(
+            heads.name, [f"d2t: does not name {draft_vocab} different tokens of {vocab}"]
+        )
+    dtype = target.config["dtype"]
+    tensors: dict[str, NDArray[Any]] = {}
+    for h in range(count):
+        for layer in range(layers):
+            for kind in ("weight", "bias"):
+                name = f"{prefix}{h}.{layer}.linear.{kind}"
+                tensors[f"{h}.{layer}.{kind}"] = read(heads, name, dtype)
+        if not shared:
+            tensors[f"{h}.lm_head"] = read(heads, f"{prefix}{h}.{layers}.weight", dtype)
+    if shared:
+        tensors["lm_head"] = target.tensor(LM_HEAD)[ids]
+    pretrained = decoder_config(target.config, vocab_size=draft_vocab)
+    write_head_engine(
+        _graph(Weights(HeadTensors(tensors), int8=False), count, layers, shared),
+        out,
+        limits,
+        pretrained=pretrained,
+        kind="medusa",
+        reads=reads,
+        arrays={"target_ids": ids},
+    )
+
+
+def _graph(weights: Weights, count: int, layers: int, shared: bool) -> Any:
+    """x + silu(W x + b) in each residual layer, then an lm_head (Cai et al. 2024, section 2.1)."""
+    from openvino import Model
+    from openvino import opset13 as op
+
+    hidden = op.parameter([-1, -1], np.float32)  # [B, H]
+    hidden.output(0).get_tensor().set_names({"hidden"})
+    one = op.constant(np.array([1], np.int64))
+    states = []
+    for h in range(count):
+        x = hidden
+        for layer in range(layers):
+            y = op.matmul(x, weights.linear(f"{h}.{layer}.weight", slice(None)), False, True)
+            x = op.add(x, op.swish(op.add(y, weights.vector(f"{h}.{layer}.bias"))))
+        if not shared:
+            x = op.matmul(x, weights.linear(f"{h}.lm_head", slice(None)), False, True)
+        states.append(op.unsqueeze(x, one))
+    logits = op.concat(states, 1)  # [B, heads, H or D]
+    if shared:  # one matrix for all of them is read once
+        logits = op.matmul(logits, weights.linear("lm_head", slice(None)), False, True)
+    result = op.result(logits)
+    result.output(0).get_tensor().set_names({"logits"})
+    return Model([result], [hidden], "MedusaHeads")
+
+
+def _problems(
+    heads: Source, target: Checkpoint, count: int, layers: int, prefix: str, shared: bool
+) -> Iterator[str]:
+    """Missing, of another shape or dtype; heads of another target show here."""
+    hidden, vocab = int(target.config["hidden_size"]), int(target.config["vocab_size"])
+    if not count:
+        yield "holds no Medusa head: no tensor is named like 0.0.linear.weight"
+    wanted: dict[str, tuple[int, ...]] = {}
+    for h in range(count):
+        for layer in range(layers):
+            wanted[f"{prefix}{h}.{layer}.linear.weight"] = (hidden, hidden)
+            wanted[f"{prefix}{h}.{layer}.linear.bias"] = (hidden,)
+        if not shared:
+            wanted[f"{prefix}{h}.{layers}.weight"] = (vocab, hidden)
+    for name, shape in wanted.items():
+        found = heads.tensors.get(name)
+        if found is None:
+            yield f"{name}: missing; expected shape {list(shape)}"
+        elif found.shape != shape:
+            yield f"{name}: has shape {list(found.shape)}, expected {list(shape)} for this target"
+        elif found.dtype not in FLOATS:
+            yield f"{name}: has dtype {found.dtype}, expected one of {', '.join(FLOATS)}"
+    d2t = heads.tensors.get("d2t")
+    if d2t is not None and (len(d2t.shape) != 1 or not 0 < d2t.shape[0] <= vocab):
+        yield f"d2t: has shape {list(d2t.shape)}, expected at most {vocab} entries"

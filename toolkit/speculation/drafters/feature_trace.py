@@ -1,0 +1,129 @@
+"""How a feature head's drafts would stand over a known text: one pass per depth over all starts.
+
+Depth 1 of start i follows the true pairs 0..i. Depth d continues with the true tokens (had one
+before it not stood, depth d would not be reached) and the head's own features: its pairs attend to
+the true pairs up to i and to the d - 1 before it on the same branch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.speculation.heads import FeatureHead
+from toolkit.speculation.interfaces import LanguageModel, SamplingParams, Step
+from toolkit.speculation.sampling import distribution
+from toolkit.speculation.trace import DraftTrace, TracedText, chance_to_stand
+
+_CHUNK = 128  # tokens of the target's reading
+_BLOCK = 64  # starts whose branches are fed together
+
+
+def trace_features(
+    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
+) -> DraftTrace:
+    """P(a draft of depth d stands) for every start of `text`."""
+    tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
+    starts, before = len(text.output) - 1, len(text.prompt) - 1
+    features = head.fuse(captured_states(target, tokens[:-2]))  # [before + starts, h]
+    accept = np.zeros((starts, depth))
+    slot = head.open()
+    try:
+        read, start = 0, 0
+        while start < starts:
+            # Pair i is (tokens[i + 1], features[i]); start s drafts after pair `before + s`.
+            first = before + start
+            if first > read:
+                true = Step(slot, tokens[read + 1 : first + 1], 0, features=features[read:first])
+                head.forward([true])
+                read = first
+            room = max(1, head.max_seq_len - first)
+            size = max(1, min(starts - start, room // depth, _BLOCK))
+            block = _Block(tokens[first + 1 :], features[first : first + size], first)
+            for d in range(min(depth, room)):
+                rows = block.deeper(head, slot)
+                true_tokens = tokens[first + 2 + d : first + 2 + d + size]
+                stands = _chances(head, rows[: len(true_tokens)], true_tokens, text.sampling)
+                if text.target_probs is not None:
+                    after = start + 1 + d
+                    stands = chance_to_stand(stands, text.target_probs[after : after + size])
+                accept[start : start + len(true_tokens), d] = stands
+            start += size
+    finally:
+        head.close(slot)
+    return DraftTrace(accept, np.full(starts, depth, dtype=np.int64))
+
+
+class _Block:
+    """The branches of some starts next to each other, fed again whole for every depth."""
+
+    def __init__(
+        self,
+        tokens: NDArray[np.int64],  # the true text from the first start's pair on
+        features: NDArray[np.float32],  # [S, h] of the starts' own pairs
+        length: int,  # of the head's cache before them
+    ) -> None:
+        self.tokens = tokens
+        self.size = len(features)
+        self.length = length
+        self.features = [features]  # by depth
+
+    def deeper(self, head: FeatureHead, slot: int) -> NDArray[np.float32]:
+        """Logits [S, D] of every start's next depth."""
+        depth, size = len(self.features), self.size
+        starts = np.arange(size)
+        # Past the end of the text there is no true token: what is fed there decides nothing.
+        places = [np.minimum(starts + d, len(self.tokens) - 1) for d in range(depth)]
+        seen, own = np.tril(np.ones((size, size), np.bool_)), np.eye(size, dtype=np.bool_)
+        nothing = np.zeros_like(own)
+        mask = np.block(
+            [
+                [seen if to == 0 else own if to <= here else nothing for to in range(depth)]
+                for here in range(depth)
+            ]
+        )
+        positions = self.length + np.concatenate([starts + d for d in range(depth)])
+        step = Step(
+            slot,
+            self.tokens[np.concatenate(places)],
+            rows=size,
+            positions=np.minimum(positions, head.max_seq_len - 1),
+            mask=mask,
+            hidden=True,
+            features=np.concatenate(self.features),
+        )
+        [output] = head.forward([step])
+        head.truncate(slot, self.length)
+        assert output.hidden is not None
+        self.features.append(output.hidden[-size:])
+        return output.logits
+
+
+def captured_states(target: LanguageModel, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The target's captured states of a text."""
+    seq, found = target.open(), []
+    try:
+        for start in range(0, len(tokens), _CHUNK):
+            piece = tokens[start : start + _CHUNK]
+            [output] = target.forward([Step(seq, piece, rows=0, hidden=True)])
+            assert output.hidden is not None
+            found.append(output.hidden)
+    finally:
+        target.close(seq)
+    return np.concatenate(found)
+
+
+def _chances(
+    head: FeatureHead,
+    logits: NDArray[np.float32],  # [S, D]
+    true: NDArray[np.int64],  # [S]
+    sampling: SamplingParams,
+) -> NDArray[np.float64]:  # [S] the head's probability of each true token
+    if not len(true):
+        return np.zeros(0)
+    if sampling.greedy:
+        chosen = head.target_ids[logits.argmax(axis=1)]
+        return np.asarray(chosen == true, dtype=np.float64)
+    drafted = np.stack([distribution(row, sampling) for row in logits])
+    same = head.target_ids[None] == true[:, None]  # [S, D]
+    return np.asarray((drafted * same).sum(axis=1), dtype=np.float64)
