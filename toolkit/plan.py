@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.backends.interfaces import Backend, LoadingBackend
+from toolkit.bundled import located
 from toolkit.checkpoint.convert import CONVERTER_VERSION
 from toolkit.checkpoint.heads.head import HeadSpec, head_of, heads_form
 from toolkit.checkpoint.heads.source import head_files_identity, heads_identity
@@ -152,7 +153,7 @@ class _Planner:
         if source and target:
             engine = self.backend.engine_spec(target, recipe, "heads", self.machine)
             spec = engine and {**engine, "heads": source}
-        model = ModelSpec(checkpoint=heads.checkpoint, revision=heads.revision)
+        model = ModelSpec(checkpoint=located(heads.checkpoint), revision=heads.revision)
         return self._artefact("engines", "heads", model, spec, (target,) if target else ())
 
     def _deployment(self, backend: type[LoadingBackend]) -> Iterator[Artefact]:

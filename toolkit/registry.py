@@ -40,6 +40,7 @@ DRAFTERS = Registry(
         "none": "toolkit.speculation.drafters.none:NoDrafter",
         "draft_target": "toolkit.speculation.drafters.draft_target:DraftTargetDrafter",
         "ngram": "toolkit.speculation.drafters.ngram:NGramDrafter",
+        "self_speculation": "toolkit.speculation.drafters.self_speculation:SelfSpeculationDrafter",
         "medusa": "toolkit.speculation.drafters.medusa:MedusaDrafter",
         "eagle": "toolkit.speculation.drafters.eagle:EagleDrafter",
         "eagle3": "toolkit.speculation.drafters.eagle3:Eagle3Drafter",

@@ -12,4 +12,12 @@ KeyPath = tuple[str | int, ...]
 
 def recipe_problems(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     """Where, and what is wrong, for what only this backend refuses."""
-    yield from DRAFTERS[recipe.speculation.drafter].cpu_problems(recipe)
+    name = recipe.speculation.drafter
+    drafter = DRAFTERS[name]
+    if recipe.serve.layout == "bls" and (drafter.reads_hidden or not drafter.drafts_chains):
+        needs = "the target's states" if drafter.reads_hidden else "trees of drafts"
+        yield (
+            ("serve", "layout"),
+            f"bls: {name} needs {needs}, which do not travel between models; use layout: inprocess",
+        )
+    yield from drafter.cpu_problems(recipe)

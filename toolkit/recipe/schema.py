@@ -86,7 +86,9 @@ class HeadSource(Section):
     """Weights of drafting heads that are converted together with the target's."""
 
     checkpoint: str = Field(
-        min_length=1, description="Directory of the heads' weights and config.json, or hub id."
+        min_length=1,
+        description="Directory of the heads' weights and config.json, hub id, or bundled:PATH "
+        "below spectool's own recipes.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
 
@@ -267,5 +269,5 @@ class Recipe(Section):
         """Role -> model to convert and build: `target`, then whatever the drafter needs."""
         return {
             "target": self.target,
-            **DRAFTERS[self.speculation.drafter].models(self.speculation),
+            **DRAFTERS[self.speculation.drafter].models(self.speculation, self.target),
         }

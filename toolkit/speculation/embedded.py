@@ -7,12 +7,16 @@ differs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 
 
 class CpuSide:
     """The part of a drafter that the embedded engine is built by."""
+
+    # Proposals are chains, which TensorRT-LLM's tensors carry from one model to another.
+    drafts_chains: ClassVar[bool] = True
 
     @classmethod
     def captured_layers(cls, options: Speculation, layers: int) -> tuple[int, ...]:

@@ -192,7 +192,7 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
         return None
 
     @classmethod
-    def models(cls, options: Speculation) -> dict[str, ModelSpec]:
+    def models(cls, options: Speculation, target: ModelSpec) -> dict[str, ModelSpec]:
         """Role -> model that must be converted and built besides the target."""
         return {}
 

@@ -228,6 +228,8 @@ class SpeculativeLoop(GenerationLoop):
 
     def _emit(self, state: Active, proposal: Proposal, output: StepOutput) -> Chunk:
         """Verify, stop where the request says so, and roll everything back to what stands."""
+        if state.speculates and self._drafter and self._drafter.reads_choices and proposal.tokens:
+            self._drafter.chosen(state.id, most_likely(output.logits))
         tokens, path = _choose(state, proposal, output)
         tokens, stopped = state.stop.cut(tokens)
         accepted, drafted = min(len(path), len(tokens)), proposal.depth
@@ -315,8 +317,10 @@ def _prefill_step(state: Active, count: int, hidden: bool) -> Step:
 
 def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], list[int]]:
     """The new tokens, and which of the proposal's stand (the path, for a tree)."""
-    sampling, position, drafted = state.request.sampling, len(state.tokens), len(proposal.tokens)
-    logits = output.logits
+    sampling, position = state.request.sampling, len(state.tokens)
+    proposal = proposal.first(proposal.drafted)  # nobody accepts a probe
+    drafted = len(proposal.tokens)
+    logits = output.logits[: drafted + 1]
     if state.matcher:
         logits = masked_rows(logits, state.matcher.rows(proposal.tokens, proposal.parents))
     if proposal.parents is not None:

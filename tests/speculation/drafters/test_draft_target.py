@@ -24,7 +24,8 @@ def padded(table, size, value):
 
 
 def test_the_draft_model_is_asked_for_by_role():
-    assert DRAFTERS["draft_target"].models(OPTIONS) == {"draft": OPTIONS.draft}
+    target = ModelSpec(checkpoint="target")
+    assert DRAFTERS["draft_target"].models(OPTIONS, target) == {"draft": OPTIONS.draft}
 
 
 def test_it_drafts_what_the_draft_model_would_say():

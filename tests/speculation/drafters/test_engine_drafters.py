@@ -68,9 +68,14 @@ def test_redrafter_drafts_beams_times_tokens():
 def test_engine_drafters_say_why_they_cannot_run_elsewhere(drafter):
     kind = DRAFTERS[drafter]
     assert kind.unsupported_on("tensorrt", "1.2.1") is None
+    assert "use backend: tensorrt" in kind.unsupported_on("pytorch", "1.2.1")
+
+
+def test_redrafter_has_no_heads_on_the_embedded_engine():
+    kind = DRAFTERS["redrafter"]
     assert "use backend: tensorrt" in kind.unsupported_on("cpu", "1.2.1")
     with pytest.raises(InputError, match="use backend: tensorrt"):
-        kind.create(options(drafter), {})
+        kind.create(options("redrafter"), {})
 
 
 def test_eagle3_is_refused_for_engines_with_the_way_out():

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from toolkit.bundled import located
 from toolkit.checkpoint.directory import DirectorySource, content_files, has_weights, read_json
 from toolkit.checkpoint.heads.head import Head, HeadSpec
 from toolkit.checkpoint.heads.torch_file import TorchFile
@@ -92,7 +93,7 @@ def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, A
     if _kind(spec.checkpoint) == "hub":
         commit = fetch.hub_commit(spec.checkpoint, spec.revision)
         return {"hub": spec.checkpoint, "commit": commit} if commit else None
-    directory = Path(spec.checkpoint).expanduser()
+    directory = Path(located(spec.checkpoint)).expanduser()
     path = _weights(HEADS[spec.kind].files, directory, spec.checkpoint)
     files = content_files(directory, spec.checkpoint) if path is None else [path]
     config = directory / "config.json"
@@ -110,7 +111,7 @@ def head_files_identity(
     if _kind(checkpoint) == "hub":
         commit = fetch.hub_commit(checkpoint, revision)
         return {"hub": checkpoint, "commit": commit} if commit else None
-    directory = Path(checkpoint).expanduser()
+    directory = Path(located(checkpoint)).expanduser()
     files = sorted({path for pattern in _CONTENT for path in directory.glob(pattern)})
     if not any(file.name != "config.json" for file in files):
         raise InputError(f"heads {checkpoint}: no weights; expected safetensors or .bin")
@@ -119,7 +120,7 @@ def head_files_identity(
 
 def _kind(checkpoint: str) -> str:
     try:
-        kind: str = kind_of(checkpoint)
+        kind: str = kind_of(located(checkpoint))
     except InputError:
         kind = "not there"
     if kind not in ("directory", "hub"):
@@ -136,7 +137,7 @@ def _directory(
     from toolkit.checkpoint import fetch
 
     if _kind(checkpoint) == "directory":
-        return Path(checkpoint).expanduser()
+        return Path(located(checkpoint)).expanduser()
     away = is_offline() if offline is None else offline
     return fetch.hub_snapshot(checkpoint, revision, offline=away, also=files)
 

@@ -44,7 +44,7 @@ class DraftTargetSpeculation(Speculation):
 class DraftTargetDrafter(Drafter):
     """One forward pass of the draft model per depth, over the sequences that still draft."""
 
-    Options = DraftTargetSpeculation
+    Options: ClassVar[type[Speculation]] = DraftTargetSpeculation
     has_confidence = True
     llmapi_since = "1.0"
     nearest: ClassVar[Mapping[str, str]] = {"ngram": NGRAM_COSTS}
@@ -60,7 +60,7 @@ class DraftTargetDrafter(Drafter):
         self._proposed_at: dict[int, int] = {}  # length of the text when it was last continued
 
     @classmethod
-    def models(cls, options: Speculation) -> dict[str, ModelSpec]:
+    def models(cls, options: Speculation, target: ModelSpec) -> dict[str, ModelSpec]:
         assert isinstance(options, DraftTargetSpeculation)
         return {"draft": options.draft}
 

@@ -7,14 +7,18 @@ With window W, n-gram size N and verification set G a step looks at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from toolkit.recipe.release import Release
 from toolkit.recipe.schema import Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
+from toolkit.speculation.interfaces import DraftRequest, LanguageModel, Proposal
 from toolkit.speculation.migration import NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
 
@@ -36,6 +40,10 @@ class LookaheadSpeculation(Speculation):
     max_verification_set_size: int = Field(
         7, ge=0, le=64, description="G: n-grams verified in one step."
     )
+
+    @property
+    def max_depth(self) -> int:
+        return self.max_ngram_size - 1
 
     @model_validator(mode="before")
     @classmethod
@@ -61,15 +69,135 @@ class LookaheadSpeculation(Speculation):
         return self
 
 
+class NGramPool:
+    """N-grams by their first token, the latest few of each."""
+
+    def __init__(self, size: int, per_token: int) -> None:
+        self._size = size
+        self._per_token = per_token
+        self._tails: dict[int, OrderedDict[tuple[int, ...], None]] = {}
+
+    def add(self, ngram: Sequence[int]) -> None:
+        tails = self._tails.setdefault(ngram[0], OrderedDict())
+        tail = tuple(ngram[1:])
+        tails[tail] = None
+        tails.move_to_end(tail)
+        if len(tails) > self._per_token:
+            tails.popitem(last=False)
+
+    def add_text(self, tokens: Sequence[int]) -> None:
+        for start in range(len(tokens) - self._size + 1):
+            self.add(tokens[start : start + self._size])
+
+    def tails(self, token: int) -> list[tuple[int, ...]]:
+        """What followed it, the latest first."""
+        return list(reversed(self._tails.get(token, ())))
+
+
+def tree_of(paths: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Nodes and their parents, of paths whose common beginnings are one node each."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for path in paths:
+        node = -1
+        for token in path:
+            child = known.get((node, token))
+            if child is None:
+                child = known[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = child
+    return tokens, parents
+
+
+@dataclass(slots=True)
+class Window:
+    """Jacobi guesses of one sequence: N - 1 levels of W columns. Column 0 of the first level is the
+    text's last token, whatever stands there."""
+
+    levels: list[list[int]]
+    pool: NGramPool
+    last: int = 0  # the text's last token
+    rows: list[list[int]] = field(default_factory=list)  # of `chosen`, in the shape of `levels`
+
+
 class LookaheadDrafter(EngineOnlyDrafter):
-    """Runs inside the target's engine, on a plain checkpoint."""
+    """The target guesses W columns of N - 1 tokens a step, each guess one iteration better.
+
+    Guesses and n-grams go through the target as one tree: a chain of first-level guesses behind the
+    text, below each of them the rest of its column, and beside them the n-grams of the pool that
+    begin with the text's last token. Only those can be accepted; the guesses are probes.
+    """
 
     Options = LookaheadSpeculation
+    reads_choices = True
+    drafts_chains = False
     needs = "lookahead decoding"
     nearest: ClassVar[Mapping[str, str]] = {
         "ngram": f"{NGRAM_COSTS}; it drafts only what the text holds already",
         "sa": "as ngram, with the longest match of the text's end instead of n-grams",
     }
+
+    def __init__(self, window: int, ngram: int, verification: int) -> None:
+        self._window = window
+        self._ngram = ngram
+        self._verification = verification
+        self._windows: dict[int, Window] = {}
+
+    @classmethod
+    def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> LookaheadDrafter:
+        return cls(*(getattr(options, name) for name in _FIELDS))
+
+    @classmethod
+    def unsupported_on(cls, backend: str, version: str) -> str | None:
+        return None if backend == "cpu" else super().unsupported_on(backend, version)
+
+    def begin(self, seq: int, prompt: Sequence[int]) -> None:
+        pool = NGramPool(self._ngram, self._verification)
+        pool.add_text(prompt)
+        # Any first guess will do; tokens of the prompt are likelier to be right than others.
+        source, shape = np.asarray(prompt or [0]), (self._ngram - 1, self._window)
+        guesses = np.random.default_rng(len(prompt)).choice(source, shape)
+        self._windows[seq] = Window(guesses.tolist(), pool)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        return [self._tree(request, self._windows[request.seq]) for request in requests]
+
+    def _tree(self, request: DraftRequest, window: Window) -> Proposal:
+        window.last = request.tokens[-1]
+        tails = window.pool.tails(window.last)
+        tokens, parents = tree_of(tail[: request.draft_len] for tail in tails)
+        candidates = len(tokens)
+        window.rows = [[] for _ in window.levels]
+        first = -1  # node of the first level in this column; -1: the text
+        for column in range(self._window):
+            above = first
+            for level, guesses in enumerate(window.levels):
+                if level or column:  # column 0 begins with the text itself
+                    tokens.append(guesses[column])
+                    parents.append(above)
+                    above = len(tokens) - 1
+                if level == 0:
+                    first = above
+                window.rows[level].append(above + 1)  # row 0 of the answer is the text's
+        return Proposal(tokens, None, tuple(parents), probes=len(tokens) - candidates)
+
+    def chosen(self, seq: int, tokens: Sequence[int]) -> None:
+        """Every column is an n-gram now; the next window is one level further on."""
+        window = self._windows[seq]
+        if max(map(max, window.rows)) >= len(tokens):
+            return  # the end of the context cut the window off
+        better = [tokens[row] for row in window.rows[-1]]
+        for column in range(self._window):
+            head = [guesses[column] for guesses in window.levels]
+            if column == 0:
+                head[0] = window.last
+            window.pool.add([*head, better[column]])
+        window.levels = [*window.levels[1:], better]
+
+    def end(self, seq: int) -> None:
+        self._windows.pop(seq, None)
 
     @classmethod
     def engine_flags(
