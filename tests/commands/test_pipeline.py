@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,17 +17,28 @@ from toolkit.commands.pipeline import SYSTEMS
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
-# Stands for spectool and says how it was called.
+# Stands for spectool and says how it was called; "affected" is nothing, a tuning leaves a result.
 RECORDER = f"""#!{sys.executable}
-import json, os, sys
+import json, os, pathlib, sys
+argv = sys.argv[1:]
 with open(os.environ["CALLS"], "a") as file:
-    file.write(json.dumps(sys.argv[1:]) + "\\n")
+    file.write(json.dumps(argv) + "\\n")
+if "--changed-since" in argv and "--json" in argv:
+    print(json.dumps({{"affected": []}}))
+if argv[0] == "tune":
+    pathlib.Path("results").mkdir(exist_ok=True)
+    pathlib.Path("results/results.json").write_text(os.environ.get("TUNED", "first"))
+    sys.exit(int(os.environ.get("REGRESSION", 0)))
 """
 REAL = f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m toolkit.cli "$@"\n'
+# Real where recipes are compared; what the plan job does before has a test of its own.
+REAL_BUILD = REAL.replace("\n", '\n[ "$1" = build ] || exit 0\n', 1)
 # Stands for Python where a script installs something: it makes the environment, and it is there.
-FAKE_PYTHON = """#!/bin/sh
+FAKE_PYTHON = f"""#!/bin/sh
+if [ "$1" = - ]; then exec {sys.executable} "$@"; fi
 if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; fi
 """
+SHARED = "s3://team/spectool"
 
 
 def invalid(system, path):
@@ -60,20 +72,24 @@ def run(repository, tmp_path, monkeypatch):
 
     for name in ("python", "python3"):
         install(name, FAKE_PYTHON)
-    files = {name: tmp_path / name for name in ("GITHUB_OUTPUT", "GITHUB_PATH")}
+    names = ("GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY")
+    files = {name: tmp_path / name for name in names}
 
-    def go(job, variables, spectool=RECORDER):
+    def go(job, variables, spectool=RECORDER, **more):
         install("spectool", spectool)
+        files["GITHUB_OUTPUT"].unlink(missing_ok=True)
         environment = {
             **variables,
             **{name: str(path) for name, path in files.items()},
             "PATH": f"{programs}:/usr/bin:/bin",
             "CALLS": str(calls),
             "RUNNER_TEMP": str(tmp_path),
-            "PLAN_DIGEST": "0123",
-            "SPECTOOL_STORE": str(tmp_path / "store"),
+            "RECIPE": "r.yaml",
             "SPECTOOL_OFFLINE": "1",
+            **more,
         }
+        if spectool != RECORDER:
+            environment["SPECTOOL_STORE"] = str(tmp_path / "store")
         for script in scripts(job):
             shell = ["bash", "-e", "-o", "pipefail", "-c", script]
             done = subprocess.run(shell, env=environment, capture_output=True, text=True)
@@ -82,17 +98,23 @@ def run(repository, tmp_path, monkeypatch):
         return None
 
     go.outputs = lambda: dict(
-        line.split("=") for line in files["GITHUB_OUTPUT"].read_text().splitlines()
+        line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines()
     )
     go.calls = lambda: [json.loads(line) for line in calls.read_text().splitlines()]
+    go.summary = files["GITHUB_STEP_SUMMARY"]
     return go
+
+
+def git(*words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *who, *words], check=True, capture_output=True)
 
 
 def scripts(job):
     """Each GitHub step has a shell of its own, all lines of a GitLab job share one."""
     if "steps" in job:
         return [step["run"] for step in job["steps"] if "run" in step]
-    return ["\n".join(job["script"])]
+    return ["\n".join([*job.get("before_script", ()), *job["script"]])]
 
 
 def read(name):
@@ -100,16 +122,16 @@ def read(name):
 
 
 def jobs(system):
-    """(job, variables) of every job that has a script."""
+    """Name -> (job, variables) of every job that has a script."""
     documents = [read(name) for name in SYSTEMS[system]]
     variables = documents[0]["env" if system == "github" else "variables"]
-    parts = [document.get("jobs", document) for document in documents]
-    return [
-        (job, variables)
-        for part in parts
-        for job in part.values()
-        if isinstance(job, dict) and {"steps", "script"} & job.keys()
-    ]
+    found = {}
+    for document in documents:
+        part = document.get("jobs", document)
+        for name, job in part.items():
+            if isinstance(job, dict) and {"steps", "script"} & job.keys():
+                found[name.lstrip(".")] = ({**part.get(job.get("extends"), {}), **job}, variables)
+    return found
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -119,12 +141,12 @@ def test_the_files_are_valid_by_the_systems_own_schema(spectool, repository, sys
     for name in SYSTEMS[system]:
         assert f"{name} written" in ran.out
         assert invalid(system, name) == ""
-        assert "<<" not in Path(name).read_text(encoding="utf-8")
+        assert not re.search(r"<<\w", Path(name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
     ("system", "good", "bad"),
-    [("github", "runs-on:", "run-on:"), ("gitlab", "policy: pull", "policy: sometimes")],
+    [("github", "runs-on:", "run-on:"), ("gitlab", "strategy: depend", "strategy: sometimes")],
 )
 def test_the_schema_would_find_a_mistake(spectool, repository, system, good, bad):
     spectool("init", "--ci", system, "r.yaml")
@@ -135,61 +157,105 @@ def test_the_schema_would_find_a_mistake(spectool, repository, system, good, bad
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_command_line_is_one_of_ours(spectool, repository, run, system):
-    spectool("init", "--ci", system, "r.yaml", "recipes/other.yaml")
-    for job, variables in jobs(system):
-        Path("plans").mkdir(exist_ok=True)
-        Path("plans/digests").touch()  # written by a plan, not by its recorder
-        assert run(job, variables) is None
+    spectool("init", "--ci", system, "r.yaml", "recipes/other.yaml", "--store", SHARED)
+    for name, (job, variables) in jobs(system).items():
+        for action in ("promote", "rollback") if name == "move" else ("",):
+            more = {"ACTION": action, "SERVICE": "tiny", "CHANNEL": "production"}
+            assert run(job, variables, **more) is None
     calls = run.calls()
     for recipe in ("r.yaml", "recipes/other.yaml"):
         assert ["check", recipe] in calls
         assert ["plan", recipe, "--json"] in calls
-        assert ["plan", recipe, "--digest"] in calls
-        assert ["build", recipe, "--junit", f"reports/{recipe.replace('/', '-')}.xml"] in calls
+    assert ["tune", "r.yaml", "--out", "results"] in calls
+    assert ["store", "promote", "repository", "--to", "staging"] in calls
+    assert ["store", "promote", "tiny", "--from", "staging", "--to", "production"] in calls
+    assert ["store", "rollback", "tiny", "--in", "production"] in calls
     group = typer.main.get_command(cli.app)
     for argv in calls:
-        context = group.make_context("spectool", argv[:])
-        name, command, rest = group.resolve_command(context, argv[:])
-        command.make_context(name, rest, parent=context)
+        name, command, rest = group.resolve_command(
+            group.make_context("spectool", argv[:]), argv[:]
+        )
+        if subcommands := getattr(command, "commands", None):
+            command, rest = subcommands[rest[0]], rest[1:]
+        command.make_context(name, rest)
 
 
-def plan_digest(run, spectool):
-    """What the plan job of the GitHub workflow, run for real, hands to its build job."""
-    (job, variables), _ = jobs("github")
-    assert run(job, variables, REAL) is None
-    digest = run.outputs()["digest"]
-    for path in Path("plans").iterdir():
-        path.unlink()
-    return digest
+def affected(system, run, since="HEAD", source="push"):
+    """Recipe -> labels of its runner, as the plan job, run for real, hands them on."""
+    before = {"SINCE": since, "CI_COMMIT_BEFORE_SHA": since, "CI_PIPELINE_SOURCE": source}
+    assert run(*jobs(system)["plan"], REAL_BUILD, **before) is None
+    if system == "github":
+        found = json.loads(run.outputs()["recipes"])
+        return {job["recipe"]: job["labels"] for job in found}
+    assert invalid("gitlab", "spectool-pipeline.yml") == ""
+    found = [job for name, job in read("spectool-pipeline.yml").items() if name[0] != "."]
+    return {job["variables"]["RECIPE"]: job["tags"] for job in found if "extends" in job}
 
 
-def test_github_builds_when_bytes_would_change_and_only_then(spectool, repository, run):
-    spectool("init", "--ci", "github", "r.yaml")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_is_built_is_what_would_have_other_bytes_on_a_runner_with_its_gpu(
+    spectool, repository, run, system
+):
+    spectool("init", "--ci", system, "r.yaml", "recipes/other.yaml", "--runner", "farm")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "x")
     path = repository / "r.yaml"
-    text = path.read_text(encoding="utf-8")
-    first = plan_digest(run, spectool)
-    assert len(first) == 32
-    path.write_text(f"# a comment\n{text}".replace("name: tiny", "name: other"), encoding="utf-8")
-    assert plan_digest(run, spectool) == first
-    path.write_text(text.replace("max_seq_len: 64", "max_seq_len: 128"), encoding="utf-8")
-    assert plan_digest(run, spectool) != first
+    text = path.read_text(encoding="utf-8").replace("name: tiny", "name: other")
+    gpu = text.replace("max_seq_len: 64", "max_seq_len: 128") + "tensorrt: {gpu: H100}\n"
+    path.write_text(gpu, encoding="utf-8")
+    assert affected(system, run) == {"r.yaml": ["farm", "h100"]}
+    if system == "github":
+        assert "- r.yaml: would build something else than at" in run.summary.read_text()
+    both = {"r.yaml": ["farm", "h100"], "recipes/other.yaml": ["farm"]}
+    assert affected(system, run, "1" * 40) == both  # gone after a forced push
 
 
-def test_gitlab_starts_the_build_only_for_a_digest_that_was_not_built(spectool, repository, run):
+def test_a_gitlab_schedule_tunes_and_a_push_builds(spectool, repository, run):
     spectool("init", "--ci", "gitlab", "r.yaml")
-    plan, build = jobs("gitlab")[:2]
-    assert run(*plan, REAL) is None
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "x")
+    assert affected("gitlab", run, source="schedule") == {"r.yaml": ["gpu"]}
     child = read("spectool-pipeline.yml")
-    assert invalid("gitlab", "spectool-pipeline.yml") == ""
-    assert child["build"] == build[0]
-    built = Path(".spectool-built") / child["variables"]["PLAN_DIGEST"]
-    built.parent.mkdir()
-    built.touch()
-    Path("plans/digests").unlink()
-    assert run(*plan, REAL) is None
-    child = read("spectool-pipeline.yml")
-    assert invalid("gitlab", "spectool-pipeline.yml") == ""
-    assert set(child) == {"variables", "unchanged"}
+    assert child["nightly 1"]["extends"] == ".nightly"
+    affected("gitlab", run)
+    assert set(read("spectool-pipeline.yml")) == {"unchanged"}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_night_is_compared_with_the_last_good_one(spectool, repository, run, system):
+    spectool("init", "--ci", system, "r.yaml", "--store", SHARED)
+    night = jobs(system)["nightly"]
+    tuned = ["tune", "r.yaml", "--out", "results"]
+    promoted = ["store", "promote", "repository", "--to", "staging"]
+
+    assert run(*night, TUNED="first") is None
+    assert [call for call in run.calls() if call[0] == "tune"] == [tuned]
+    assert run.calls()[-1] == promoted
+    script, _ = run(*night, TUNED="worse", REGRESSION="1")
+    assert "spectool tune" in script
+    assert run.calls()[-1] == [*tuned, "--compare", "last/results.json"]
+    assert Path("last/results.json").read_text() == "first"
+    assert run(*night, TUNED="second") is None
+    assert Path("last/results.json").read_text() == "second"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_a_shared_store_nothing_is_promoted(spectool, repository, run, system):
+    spectool("init", "--ci", system, "r.yaml")
+    assert run(*jobs(system)["nightly"]) is None
+    assert not any(call[0] == "store" for call in run.calls())
+
+
+def test_pull_requests_get_no_credentials_and_no_gpu(spectool, repository):
+    spectool("init", "--ci", "github", "r.yaml", "--store", SHARED)
+    found = read(".github/workflows/spectool.yml")["jobs"]
+    assert found["plan"]["env"]["SPECTOOL_STORE"] == ""
+    assert not any(name.startswith("AWS") for name in found["plan"]["env"])
+    for name in ("build", "nightly", "move"):
+        assert "pull_request" not in found[name]["if"]
+        assert "github.event_name ==" in found[name]["if"]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -197,7 +263,7 @@ def test_a_recipe_with_a_problem_fails_the_plan_job(spectool, repository, run, s
     spectool("init", "--ci", system, "r.yaml", "recipes/other.yaml")
     path = repository / "r.yaml"
     path.write_text(path.read_text(encoding="utf-8") + "tunee: {}\n", encoding="utf-8")
-    script, said = run(*jobs(system)[0], REAL)
+    script, said = run(*jobs(system)["plan"], REAL)
     assert "spectool check" in script
     assert "did you mean 'tune'?" in said
 
@@ -205,11 +271,11 @@ def test_a_recipe_with_a_problem_fails_the_plan_job(spectool, repository, run, s
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_build_job_builds_and_reports(spectool, repository, run, tmp_path, system):
     spectool("init", "--ci", system, "r.yaml")
-    job = jobs(system)[1]
-    assert run(*job, REAL) is None
-    report = Path("reports/r.yaml.xml").read_text(encoding="utf-8")
+    assert run(*jobs(system)["build"], REAL) is None
+    report = Path("reports/build.xml").read_text(encoding="utf-8")
     assert 'tests="3" failures="0"' in report
-    assert any(Path(".spectool-built").iterdir())
+    summary = run.summary if system == "github" else Path("reports/build.md")
+    assert summary.read_text(encoding="utf-8").count("| built in ") == 3
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -232,7 +298,10 @@ def test_nothing_is_written_over_and_nothing_by_halves(spectool, repository, sys
         (["--ci", "github", "../outside.yaml"], "a pipeline would not have it"),
         (["--ci", "github", "r.yaml", "--runner", "${{ x }}"], "'${{ x }}': a pipeline takes"),
         (["--ci", "github", "two words.yaml"], "'two words.yaml': a pipeline takes"),
+        (["--ci", "github", "r.yaml", "--store", "s3://team/${{ x }}"], "a pipeline takes"),
+        (["--ci", "github", "r.yaml", "--store", "/mnt/x"], "unknown store protocol"),
         (["--runner", "gpu"], "--runner: for a pipeline"),
+        (["--store", "s3://team/x"], "--store: for a pipeline"),
         (["a.yaml", "b.yaml"], "one recipe at a time"),
     ],
 )
@@ -243,16 +312,19 @@ def test_what_cannot_be_written_is_said(spectool, repository, words, says):
     assert not Path(".github").exists()
 
 
-def test_labels_choose_the_runner_and_the_backend_the_extra(spectool, repository):
-    spectool("init", "--ci", "github", "r.yaml", "--runner", "h100", "--runner", "linux")
+def test_labels_choose_the_runner_and_backend_and_store_the_extras(spectool, repository):
+    labels = ("--runner", "h100", "--runner", "linux")
+    spectool("init", "--ci", "github", "r.yaml", *labels, "--store", "gs://team/x")
     workflow = read(".github/workflows/spectool.yml")
-    assert workflow["jobs"]["build"]["runs-on"] == ["h100", "linux"]
-    assert workflow["env"]["SPECTOOL"].startswith("spectool[cpu]==")
+    assert json.loads(workflow["env"]["RUNNER"]) == ["h100", "linux"]
+    assert workflow["env"]["SPECTOOL"].startswith("spectool[cpu,gs]==")
+    assert workflow["env"]["SPECTOOL_STORE"] == "gs://team/x"
     path = repository / "r.yaml"
     path.write_text(path.read_text(encoding="utf-8") + "backend: tensorrt\n", encoding="utf-8")
     spectool("init", "--ci", "gitlab", "r.yaml")
-    assert read(".gitlab-ci.yml")["variables"]["SPECTOOL"].startswith("spectool==")
-    assert read(".gitlab/spectool-build.yml")["build"]["tags"] == ["gpu"]
+    variables = read(".gitlab-ci.yml")["variables"]
+    assert variables["SPECTOOL"].startswith("spectool==")
+    assert (json.loads(variables["RUNNER"]), variables["SPECTOOL_STORE"]) == (["gpu"], "")
 
 
 def test_a_plan_without_a_gpu_still_has_a_digest_that_follows_the_flags(

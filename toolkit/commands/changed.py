@@ -36,8 +36,11 @@ def changed_since(
     """The recipes in `named` (file, plan), each compared with its plan at a git revision.
 
     The earlier plan is made from the recipe files of that revision and the weights of today;
-    weights that are in the repository count as changed when git says so.
+    weights that are in the repository count as changed when git says so. Zeros for a revision mean
+    that there is none: every recipe is new.
     """
+    if set(revision) == {"0"}:  # how git and CI systems write that there is no earlier one
+        return [Compared(name, plan, "no earlier revision") for name, plan in named]
     root = Path(_git(Path(), "rev-parse", "--show-toplevel").strip())
     commit = _commit(root, revision)
     touched = {

@@ -67,16 +67,21 @@ def init(
         list[str] | None,
         typer.Option(metavar="LABEL", help="With --ci: label of the GPU runner; repeatable."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --ci: the store that its runners share."),
+    ] = None,
 ) -> None:
     """Write a commented recipe to start from, or a CI pipeline for recipes."""
     from toolkit.errors import InputError
 
     paths = paths or [Path("recipe.yaml")]
     if ci:
-        _write_pipeline(ci, paths, runner or ())
+        _write_pipeline(ci, paths, runner or (), store)
         return
-    if runner:
-        raise InputError("--runner: for a pipeline; add --ci github or --ci gitlab")
+    if runner or store:
+        name = "--runner" if runner else "--store"
+        raise InputError(f"{name}: for a pipeline; add --ci github or --ci gitlab")
     if len(paths) > 1:
         raise InputError(f"one recipe at a time, got {', '.join(map(str, paths))}")
     _write_recipe(paths[0])
@@ -89,9 +94,11 @@ def _write_recipe(path: Path) -> None:
     print(f"{path} written; edit it, then: spectool check {path}")
 
 
-def _write_pipeline(system: str, recipes: Sequence[Path], runner: Sequence[str]) -> None:
+def _write_pipeline(
+    system: str, recipes: Sequence[Path], runner: Sequence[str], store: str | None
+) -> None:
     from toolkit.commands.pipeline import write_pipeline
 
-    for path in write_pipeline(system, recipes, runner, Path()):
+    for path in write_pipeline(system, recipes, runner, store, Path()):
         print(f"{path} written")
     print("set SPECTOOL in it to where your runners get spectool from")

@@ -11,6 +11,7 @@ from toolkit import __version__
 from toolkit.commands.write_new import write_new
 from toolkit.errors import InputError, UnknownNameError
 from toolkit.recipe.load import load_recipe
+from toolkit.store.address import parse_address
 
 _TEMPLATES = Path(__file__).parent / "pipelines"
 _PLACEHOLDER = re.compile(r"<<(\w+)>>")
@@ -30,12 +31,12 @@ RUNNERS: Mapping[str, Sequence[str]] = {"github": ("self-hosted", "gpu"), "gitla
 
 
 def write_pipeline(
-    system: str, recipes: Sequence[Path], runner: Sequence[str], root: Path
+    system: str, recipes: Sequence[Path], runner: Sequence[str], store: str | None, root: Path
 ) -> list[Path]:
     """The files of a pipeline below `root`: all of them, or none if one is there already."""
     if system not in SYSTEMS:
         raise UnknownNameError("CI system", system, SYSTEMS)
-    texts = pipeline(system, recipes, runner or RUNNERS[system], root)
+    texts = pipeline(system, recipes, runner or RUNNERS[system], store, root)
     if there := [str(root / name) for name in texts if (root / name).exists()]:
         raise InputError(f"{', '.join(there)}: exists already; remove it, or merge by hand")
     for name, text in texts.items():
@@ -44,23 +45,28 @@ def write_pipeline(
 
 
 def pipeline(
-    system: str, recipes: Sequence[Path], runner: Sequence[str], root: Path
+    system: str, recipes: Sequence[Path], runner: Sequence[str], store: str | None, root: Path
 ) -> dict[str, str]:
     """File name -> text; the recipes must load, and lie below `root`, where the pipeline runs."""
     names = [_inside(path, root) for path in recipes]
+    address = parse_address(store) if store else None
+    place = [address.path.lstrip("/")] if address else []
     problems = [
         f"{text!r}: a pipeline takes letters, digits and . _ - / only"
-        for text in (*names, *runner)
+        for text in (*names, *runner, *place)
         if not _PLAIN.fullmatch(text)
     ]
     if problems:
         raise InputError("\n".join(problems))
     backends = {load_recipe(str(root / name)).backend for name in names}
-    extra = "[cpu]" if "cpu" in backends else ""
+    extras = ["cpu"] if "cpu" in backends else []
+    extras += [address.protocol] if address and address.protocol != "file" else []
+    extra = f"[{','.join(extras)}]" if extras else ""
     values = {
         "recipes": json.dumps(" ".join(names)),
         "spectool": json.dumps(f"spectool{extra}=={__version__}"),
-        "runner": f"[{', '.join(map(json.dumps, runner))}]",
+        "runner_json": json.dumps(json.dumps(list(runner))),
+        "store": json.dumps(str(address or "")),
     }
     return {name: render(template, values) for name, template in SYSTEMS[system].items()}
 
