@@ -20,6 +20,7 @@ from toolkit.engine.built import BuiltModels
 from toolkit.serving.client import Ask
 from toolkit.serving.repository import repository_manifest, write_repository
 from toolkit.serving.server import Address, TritonServer
+from toolkit.speculation.grammar import Guide
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.request import Output, Request
 
@@ -90,6 +91,9 @@ def deployment(request: pytest.FixtureRequest) -> Deployment:
 
 def loop_output(runtime: Runtime, ask: Ask) -> tuple[str, Output]:
     """What the runtime's own loop makes of a request, and its text."""
+    guide = None
+    if ask.guided_decoding_guide_type:
+        guide = Guide(ask.guided_decoding_guide_type, ask.guided_decoding_guide or "")
     request = Request(
         prompt=tuple(runtime.tokenizer.encode(ask.text_input)),
         max_tokens=ask.max_tokens,
@@ -99,6 +103,7 @@ def loop_output(runtime: Runtime, ask: Ask) -> tuple[str, Output]:
         stop_tokens=frozenset() if ask.end_id == -1 else runtime.tokenizer.eos_ids,
         stop_strings=ask.stop_words or (),
         draft_len=ask.num_draft_tokens,
+        grammar=runtime.grammar(guide),
     )
     [output] = runtime.loop().generate([request])
     text = runtime.tokenizer.decode(output.tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,55 @@ def test_sampled_text_is_the_loops_for_every_seed(deployment, runtime, seed):
     wanted, _ = loop_output(runtime, ask)
     assert generate(deployment.address.http, deployment.model, ask).text == wanted
     assert text(over_grpc(deployment, ask)) == wanted
+
+
+GUIDES = {
+    "greedy": ({}, "regex", "([a-e]{2,4}[0-9]){3,5}"),
+    "sampled": (SAMPLED, "regex", "([a-e]{2,4}[0-9]){3,5}"),
+    "schema": (SAMPLED, "json_schema", '{"type": "array", "items": {"type": "boolean"}}'),
+}
+
+
+@pytest.mark.parametrize(("sampling", "type", "guide"), GUIDES.values(), ids=GUIDES.keys())
+@pytest.mark.parametrize("num_draft_tokens", [None, 0])
+def test_a_request_may_bring_its_grammar(
+    deployment, runtime, sampling, type, guide, num_draft_tokens
+):
+    ask = Ask(
+        text_input=PROMPTS[0],
+        max_tokens=40,
+        num_draft_tokens=num_draft_tokens,
+        guided_decoding_guide_type=type,
+        guided_decoding_guide=guide,
+        **sampling,
+    )
+    wanted, output = loop_output(runtime, ask)
+    if type == "regex":
+        assert re.fullmatch(guide, wanted)
+    assert bool(output.stats.accepted_tokens) == (num_draft_tokens is None)
+    assert generate(deployment.address.http, deployment.model, ask).text == wanted
+    assert text(over_grpc(deployment, ask)) == wanted
+
+
+def test_a_grammar_that_does_not_compile_is_refused_with_the_reason(deployment):
+    ask = Ask(text_input="a", max_tokens=4, guided_decoding_guide_type="regex")
+    wrong = replace(ask, guided_decoding_guide="(a")
+    with pytest.raises(RunError, match="unclosed group"):
+        generate(deployment.address.http, deployment.model, wrong)
+    wrong = replace(wrong, guided_decoding_guide_type="xml")
+    with pytest.raises(RunError, match="expected one of json, json_schema, regex, ebnf_grammar"):
+        generate(deployment.address.http, deployment.model, wrong)
+
+
+def test_the_plain_ensemble_takes_grammars_too(bls, runtime):
+    ask = Ask(
+        text_input=PROMPTS[0],
+        max_tokens=40,
+        guided_decoding_guide_type="regex",
+        guided_decoding_guide="[x-z]{5,9}[0-9]",
+    )
+    wanted, _ = loop_output(runtime, ask)
+    assert generate(bls.address.http, "ensemble", ask).text.endswith(wanted)
 
 
 def test_sampled_text_differs_between_seeds(deployment):

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from tests.serving.fakes import FakeSink, draft_engine, finish, target_engine
 from tests.speculation.table_model import FakeTableModel, random_table
+from tests.speculation.tiny_tokens import guidance
 from toolkit.errors import CapacityError
 from toolkit.serving.calls import Call
 from toolkit.speculation.draft_length import Fixed
+from toolkit.speculation.grammar import Guide
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.loop import SpeculativeLoop
 from toolkit.speculation.request import GREEDY, Request
@@ -105,6 +107,62 @@ def test_min_tokens_keeps_the_end_token_away():
         call(1, 2, 3, length=6, end_ids=frozenset({end}), min_tokens=3),
     )
     assert end not in sink.tokens[:3]
+
+
+# A table over seven tokens: a, b, ab, two ends, a special token and one that only pads.
+GUIDANCE = guidance()
+GUIDED = random_table(5, 7, order=2, spread=1.5)
+
+
+def guided(*tokens: int, begins: int, regex: str = "(ab|b){2,9}a", **more: object) -> Call:
+    grammar = GUIDANCE.compile(Guide("regex", regex))
+    return call(*tokens, grammar=grammar, guide_begins=begins, **more)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.0, seed=3)])
+def test_a_call_under_a_grammar_generates_what_the_loop_generates(sampling):
+    wanted = guided(0, 1, begins=2, length=30, sampling=sampling)
+    loop = SpeculativeLoop(FakeTableModel(GUIDED), None, Fixed(0))
+    [output] = loop.generate([Request((0, 1), 30, sampling, grammar=wanted.grammar)])
+    engine = target_engine(FakeTableModel(GUIDED))
+    assert finish(engine, wanted).tokens == output.tokens
+    # Cut into calls of which each brings all of the text, a wrong draft in between.
+    text = [0, 1]
+    while text[2:] != output.tokens:
+        done = len(text) - 2
+        if done == 2:
+            wrong = (0 if output.tokens[2] != 0 else 1,)
+            [token, *_] = finish(
+                engine,
+                guided(*text, begins=2, sampling=sampling, request_id="x", draft_input_ids=wrong),
+            ).tokens
+            text.append(token)
+            continue
+        more = guided(*text, begins=2, length=2, sampling=sampling, request_id="x")
+        text += finish(engine, more).tokens
+    assert text[2:] == output.tokens
+
+
+def test_a_grammar_that_is_complete_ends_a_call_that_must_go_on():
+    ends = frozenset({3, 4})
+    wanted = guided(0, begins=1, regex="b", length=9, min_tokens=9, end_ids=ends)
+    letter, end = finish(target_engine(FakeTableModel(GUIDED)), wanted).tokens
+    assert letter == 1
+    assert end in ends
+
+
+def test_a_call_that_its_grammar_forbids_or_leaves_stuck_fails_alone():
+    engine = target_engine(FakeTableModel(GUIDED))
+    sinks = [FakeSink() for _ in range(3)]
+    engine.submit(guided(0, 0, 0, begins=1), sinks[0])
+    engine.submit(guided(0, begins=1, regex="bc"), sinks[1])
+    engine.submit(call(0, length=3), sinks[2])
+    while engine.busy:
+        engine.step()
+    assert "token 0 is not allowed here" in sinks[0].failure
+    assert "no token is allowed here" in sinks[1].failure
+    assert len(sinks[2].tokens) == 3
+    assert engine.pool.active == 0
 
 
 def test_a_stop_sequence_ends_the_call():

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from toolkit.errors import InputError
 from toolkit.serving.text_request import text_request
+from toolkit.speculation.grammar import Guide
 
 
 def tensors(**values):
@@ -92,6 +93,33 @@ def test_all_problems_are_named_at_once():
     for name in ("max_tokens: -5", "temperature: nan", "top_p: 1.5", "top_k: -1"):
         assert name in message
     assert "num_draft_tokens: 9, at most 4" in message
+
+
+def guide(type=None, text=None):
+    name = "guided_decoding_guide"
+    given = {f"{name}_type": type, name: text}
+    return asked(**tensors(**{k: np.array(v, object) for k, v in given.items() if v is not None}))
+
+
+def test_a_grammar_comes_as_its_type_and_its_text():
+    assert text_request(asked(), max_draft_len=4).guide is None
+    found = text_request(guide(b"regex", b"a|b"), max_draft_len=4).guide
+    assert found == Guide("regex", "a|b")
+    assert text_request(guide(b"json"), max_draft_len=4).guide == Guide("json")
+    assert text_request(guide(b"", b""), max_draft_len=4).guide is None
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "message"),
+    [
+        (b"xml", b"a", "'xml', expected one of json, json_schema, regex, ebnf_grammar"),
+        (None, b"a", "without guided_decoding_guide_type"),
+        (b"regex", b"a" * (2**20 + 1), "longer than 1048576 characters"),
+    ],
+)
+def test_half_a_grammar_is_refused(type, text, message):
+    with pytest.raises(InputError, match=message):
+        text_request(guide(type, text), max_draft_len=4)
 
 
 def test_draft_tokens_of_a_deployment_without_a_drafter_are_refused():

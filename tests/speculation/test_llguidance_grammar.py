@@ -200,6 +200,28 @@ def test_a_text_that_the_vocabulary_cannot_spell_ends_its_request_only():
         matcher.advance([1])
 
 
+def test_a_vocabulary_of_whole_letters_carries_a_grammar_too():
+    from tokenizers import Tokenizer, decoders, models
+
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, " ": 2, "가": 3}, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<end>"])
+    made = LlGuidance(tokenizer.to_str(), 5, frozenset({4}))
+    matcher = made.compile(Guide("regex", "(a| )+[가b]")).matcher()
+    assert allowed(matcher) == [0, 2]
+    assert allowed(matcher, [2]) == [0, 1, 2, 3]
+    assert allowed(matcher, [2, 3]) == [4]
+
+
+def test_a_tokenizer_that_cannot_carry_a_grammar_is_refused():
+    from tokenizers import Tokenizer, decoders, models
+
+    tokenizer = Tokenizer(models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    with pytest.raises(InputError, match="this tokenizer cannot carry a grammar"):
+        LlGuidance(tokenizer.to_str(), 3, frozenset({2}))
+
+
 def test_without_an_end_token_there_is_no_grammar():
     with pytest.raises(InputError, match="names no end-of-text token"):
         LlGuidance("{}", 3, frozenset())

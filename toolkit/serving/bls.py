@@ -15,6 +15,7 @@ from time import perf_counter
 from toolkit.errors import SpectoolError
 from toolkit.serving.calls import Logits
 from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.grammar import Grammar
 from toolkit.speculation.interfaces import Drafter, DraftRequest, SamplingParams
 from toolkit.speculation.request import Active, Chunk, FinishReason, Request, check
 from toolkit.speculation.stop import Decode, StopCondition
@@ -69,17 +70,28 @@ class LocalDraft(DraftSource):
 
     _SEQ = 0
 
-    def __init__(self, drafter: Drafter, prompt: Sequence[int], sampling: SamplingParams) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        grammar: Grammar | None = None,
+    ) -> None:
         self._drafter, self._sampling = drafter, sampling
+        self._matcher = grammar.matcher() if grammar else None
         drafter.begin(self._SEQ, prompt)
 
     def propose(self, tokens: Sequence[int], draft_len: int) -> Draft:
-        request = DraftRequest(self._SEQ, tokens, draft_len, self._sampling)
+        request = DraftRequest(self._SEQ, tokens, draft_len, self._sampling, matcher=self._matcher)
         [proposal] = self._drafter.propose([request])
+        if self._matcher:
+            proposal = proposal.within(self._matcher)
         return Draft(tuple(proposal.tokens))
 
     def accept(self, tokens: Sequence[int], accepted: int) -> None:
         self._drafter.accept(self._SEQ, tokens, accepted)
+        if self._matcher:
+            self._matcher.advance(tokens)
 
     def release(self) -> None:
         self._drafter.end(self._SEQ)
@@ -148,7 +160,7 @@ class BlsLoop:
         return Active(
             id=0,
             request=request,
-            stop=StopCondition(request.stop_tokens, request.stop_strings, self.decode),
+            stop=StopCondition(request.end_tokens, request.stop_strings, self.decode),
             limit=min(len(request.prompt) + request.max_tokens, self.max_seq_len),
             draft_len=draft_len,
             speculates=drafts and draft_len > 0,

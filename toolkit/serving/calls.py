@@ -9,7 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.serving.matchers import GuidedText
 from toolkit.serving.sequences import Cached
+from toolkit.speculation.grammar import Grammar, masked_rows
 from toolkit.speculation.interfaces import SamplingParams, Step
 from toolkit.speculation.sampling import Role, draw, probabilities, uniform, uniforms
 from toolkit.speculation.verify import verify, verify_greedy
@@ -31,6 +33,8 @@ class Call:
     min_tokens: int = 0
     return_logits: bool = False
     request_id: str = ""
+    grammar: Grammar | None = None  # rules what follows the first `guide_begins` tokens
+    guide_begins: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class ActiveCall:
     cached: Cached
     role: Role  # which uniforms choose plain tokens: a draft's must not be the target's
     max_seq_len: int
+    guided: GuidedText | None = None  # stands behind the last token
     tokens: list[int] = field(default_factory=list)  # emitted
     kept: list[Logits] = field(default_factory=list)
     checked: float = field(default_factory=monotonic)
@@ -87,11 +92,16 @@ class ActiveCall:
         self.cached.tokens = np.concatenate([self.cached.tokens, self.fed])
         if not len(logits):
             return None
+        if self.guided:
+            rows = self.guided.matcher.rows(self.call.draft_input_ids)
+            logits = masked_rows(logits, rows)
         logits = self._without_end(logits)
         tokens, accepted = self._choose(logits)
         drafted = len(self.call.draft_input_ids)
         ended = self._ends(tokens)
         tokens = tokens[:ended] if ended else tokens
+        if self.guided:
+            self.guided.advance(tokens)
         self.tokens += tokens
         if self.call.return_logits:
             self.kept.append(logits[: len(tokens)])
@@ -123,9 +133,12 @@ class ActiveCall:
         rows = min(self.call.min_tokens - len(self.tokens), len(logits))
         if rows <= 0 or not self.call.end_ids:
             return logits
-        logits = logits.copy()
-        logits[:rows, [token for token in self.call.end_ids if token < logits.shape[1]]] = -np.inf
-        return logits
+        without = logits.copy()
+        ends = [token for token in self.call.end_ids if token < logits.shape[1]]
+        without[:rows, ends] = -np.inf
+        # A grammar may leave nothing else.
+        stuck = np.isneginf(without).all(axis=1, keepdims=True)
+        return np.where(stuck, logits, without)
 
     def _ends(self, tokens: list[int]) -> int:
         """How many of the new tokens there are until one ends the text; 0: none does."""
@@ -136,9 +149,14 @@ class ActiveCall:
                 len(stop) <= count and tuple(text[count - len(stop) : count]) == stop
                 for stop in self.call.stop_sequences
             )
-            if stopped or text[count - 1] in self.call.end_ids:
+            if stopped or text[count - 1] in self._end_ids:
                 return count - len(self.tokens)
         return 0
+
+    @property
+    def _end_ids(self) -> frozenset[int]:
+        grammar = self.call.grammar
+        return self.call.end_ids | (grammar.end_tokens if grammar else frozenset())
 
     def _full(self) -> bool:
         return len(self.tokens) >= self.call.request_output_len or self.position >= self.max_seq_len

@@ -45,6 +45,8 @@ class Ask:
     exclude_input_in_output: bool | None = None
     return_perf_metrics: bool | None = None
     return_num_output_tokens: bool | None = None
+    guided_decoding_guide_type: str | None = None
+    guided_decoding_guide: str | None = None
 
     def inputs(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -142,6 +142,8 @@ TENSORRT_LLM = Contract(
         exclude_input_in_output   BOOL[1]       opt  reshape
         stop                      BOOL[1]       opt  reshape
         streaming                 BOOL[1]       opt  reshape
+        guided_decoding_guide_type  STRING[1]   opt  ragged
+        guided_decoding_guide       STRING[1]   opt  ragged
     """),
     outputs=tensors(
         """
@@ -155,6 +157,7 @@ TENSORRT_LLM = Contract(
         gpt_model_path="path!",
         exclude_input_in_output="flag",
         role="role!",
+        tokenizer_dir="path",
         vocab_size="number",
         max_queue_size="number",
         cpu_threads="number",
@@ -180,6 +183,8 @@ _SPECULATIVE_INPUTS = (
     stream                   BOOL[1]     opt
     num_draft_tokens         INT32[1]    opt
     return_num_output_tokens BOOL[1]     opt  reshape
+    guided_decoding_guide_type STRING[1] opt
+    guided_decoding_guide      STRING[1] opt
 """
 )
 _TEXT_OUTPUTS = (
@@ -199,6 +204,7 @@ TENSORRT_LLM_BLS = Contract(
         tokenizer_dir="path!",
         speculation="json!",
         max_seq_len="number!",
+        guided_decoding="json",
         max_queue_size="number",
         # Only in front of TensorRT-LLM engines:
         tensorrt_llm_release="text",
@@ -223,7 +229,13 @@ INPROCESS = Contract(
 )
 
 ENSEMBLE = Contract(
-    inputs=tensors(_TEXT_INPUTS),
+    inputs=tensors(
+        _TEXT_INPUTS
+        + """
+        guided_decoding_guide_type  STRING[1]  opt  ragged
+        guided_decoding_guide       STRING[1]  opt  ragged
+        """
+    ),
     outputs=tensors("text_output STRING[-1]"),
     parameters=(),
     decoupled=False,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from toolkit.engine.built import BuiltModels
+from toolkit.recipe.guided import GuidedDecoding
 from toolkit.recipe.schema import Recipe
 from toolkit.serving import contract
 from toolkit.serving.ensemble import plain_steps
@@ -18,6 +19,7 @@ from toolkit.serving.llmapi.layouts import layout_of as llmapi_layout
 from toolkit.serving.pbtxt import ensemble_config, model_config
 from toolkit.serving.served import Layout, Place, ServedModel
 from toolkit.serving.tensorrt.layouts import layout_of as engine_layout
+from toolkit.speculation.grammar import guide_of
 
 
 def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
@@ -30,7 +32,9 @@ def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
             model_config(
                 name,
                 contract.TENSORRT_LLM,
-                _llm_parameters(built, role, place(name, built.engines[role])),
+                _llm_parameters(
+                    built, role, place(name, built.engines[role]), place(name, tokenizer)
+                ),
                 max_batch_size=size,
             ),
             "tensorrt_llm",
@@ -54,6 +58,8 @@ def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
         "speculation": built.recipe.speculation.model_dump_json(),
         "max_seq_len": str(built.recipe.engine.max_seq_len),
     }
+    if grammar := _self_contained(built.recipe).guided_decoding:
+        bls["guided_decoding"] = grammar.model_dump_json()
     if "draft" in names:
         bls["tensorrt_llm_draft_model_name"] = names["draft"]
     loop = model_config("tensorrt_llm_bls", contract.TENSORRT_LLM_BLS, bls, max_batch_size=size)
@@ -65,7 +71,7 @@ def _inprocess(built: BuiltModels, place: Place) -> list[ServedModel]:
     """One model with everything in it."""
     name = "spectool"
     parameters = {
-        "recipe": built.recipe.model_dump_json(),
+        "recipe": _self_contained(built.recipe).model_dump_json(),
         "engine_dirs": _places(name, built.engines, place),
         "tokenizer_dirs": _places(name, built.tokenizers, place),
     }
@@ -94,6 +100,8 @@ def layout_of(recipe: Recipe) -> Layout:
 # Plain decoding without our loop: the shape of TensorRT-LLM's own ensemble.
 ENSEMBLE_STEPS = plain_steps(
     {
+        "guided_decoding_guide_type": "guided_decoding_guide_type",
+        "guided_decoding_guide": "guided_decoding_guide",
         "exclude_input_in_output": "exclude_input_in_output",
         "runtime_top_k": "top_k",
         "runtime_top_p": "top_p",
@@ -104,8 +112,24 @@ ENSEMBLE_STEPS = plain_steps(
 )
 
 
-def _llm_parameters(built: BuiltModels, role: str, engine_dir: str) -> dict[str, str]:
-    parameters = {"gpt_model_path": engine_dir, "exclude_input_in_output": "false", "role": role}
+def _self_contained(recipe: Recipe) -> Recipe:
+    """With the text of its grammar in place of a file, which the server need not have."""
+    if recipe.guided_decoding is None or recipe.guided_decoding.guide_file is None:
+        return recipe
+    guide = guide_of(recipe.guided_decoding)
+    inline = GuidedDecoding(guide_type=guide.type, guide=guide.text)
+    return recipe.model_copy(update={"guided_decoding": inline})
+
+
+def _llm_parameters(
+    built: BuiltModels, role: str, engine_dir: str, tokenizer_dir: str
+) -> dict[str, str]:
+    parameters = {
+        "gpt_model_path": engine_dir,
+        "exclude_input_in_output": "false",
+        "role": role,
+        "tokenizer_dir": tokenizer_dir,
+    }
     if role != "target":
         parameters["vocab_size"] = str(engine_vocab_size(built.engines["target"]))
     return parameters

@@ -13,9 +13,11 @@ from time import monotonic
 
 import numpy as np
 
-from toolkit.errors import CapacityError
+from toolkit.errors import CapacityError, RunError
 from toolkit.serving.calls import ActiveCall, Call, Sink
+from toolkit.serving.matchers import GuidedText, MatcherPool
 from toolkit.serving.sequences import SequencePool
+from toolkit.speculation.grammar import GrammarError
 from toolkit.speculation.interfaces import LanguageModel, StepOutput
 from toolkit.speculation.sampling import Role
 
@@ -51,6 +53,7 @@ class CallEngine:
         self._max_queue_size = max_queue_size
         self._max_prefill_tokens = max_prefill_tokens
         self.pool = SequencePool(model)
+        self._matchers = MatcherPool()
         self._waiting: deque[_Waiting] = deque()
         self._running: list[ActiveCall] = []
         self._step_s = 0.0
@@ -83,6 +86,7 @@ class CallEngine:
             self._finish(active)
             active.sink.fail("cancelled")
         self.pool.release(request_id)
+        self._matchers.release(request_id)
         self._report()
 
     def close(self) -> None:
@@ -128,7 +132,14 @@ class CallEngine:
                     return []
 
     def _take(self, active: ActiveCall, output: StepOutput) -> None:
-        emission = active.take(output.logits[:, : self._vocab_size])
+        try:
+            emission = active.take(output.logits[:, : self._vocab_size])
+        except RunError as error:
+            self._running.remove(active)
+            self._matchers.release(active.call.request_id)
+            self.pool.discard(active.cached)  # its refused tokens are in there
+            active.sink.fail(str(error))
+            return
         if emission is None:
             return
         if emission.drafted:
@@ -150,9 +161,22 @@ class CallEngine:
             if cached is None:
                 return
             self._waiting.popleft()
+            try:
+                guided = self._guided(first.call)
+            except GrammarError as error:
+                self.pool.give_back(cached)
+                first.sink.fail(str(error))
+                continue
+            longest = self._model.max_seq_len
             self._running.append(
-                ActiveCall(first.call, first.sink, cached, self._role, self._model.max_seq_len)
+                ActiveCall(first.call, first.sink, cached, self._role, longest, guided)
             )
+
+    def _guided(self, call: Call) -> GuidedText | None:
+        if call.grammar is None:
+            return None
+        said = call.input_ids[call.guide_begins :]
+        return self._matchers.acquire(call.grammar, said, call.request_id)
 
     def _budget(self) -> int:
         """Prompt tokens that each call may read in this step."""
@@ -168,6 +192,7 @@ class CallEngine:
 
     def _drop(self, call: Call, sink: Sink) -> None:
         self.pool.release(call.request_id)
+        self._matchers.release(call.request_id)
         sink.fail("cancelled")
 
     def _fail_all(self, message: str) -> None:

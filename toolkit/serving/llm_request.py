@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.serving.calls import Call
-from toolkit.serving.text_request import Arrays, Fields, sampling_params
+from toolkit.serving.text_request import Arrays, Fields, guide_in, sampling_params
+from toolkit.speculation.grammar import Guide
+
+# A parameter of the request: how many of its input tokens come before the text that a grammar
+# rules. Without it, as for TensorRT-LLM's own model, all of them do.
+GUIDE_BEGINS = "guided_decoding_begins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +26,25 @@ class LlmRequest:
     with_input: bool | None  # None: as the model is configured
     with_counts: bool
     stop: bool  # not a call: end the one with this request id
+    guide: Guide | None = None  # of the call, not yet compiled
     problems: list[str] = field(default_factory=list)
 
 
-def llm_request(arrays: Arrays, request_id: str) -> LlmRequest:
+def llm_request(
+    arrays: Arrays, request_id: str, parameters: Mapping[str, Any] | None = None
+) -> LlmRequest:
     fields = Fields(arrays)
     end_id = fields.integer("end_id", -1, 2**31 - 1)
     excluded = fields.flag("exclude_input_in_output", False)
     if fields.flag("streaming", False):
         fields.problems.append("streaming: one response is all there is; stream from the BLS model")
+    input_ids = _input_ids(arrays, fields)
+    begins = (parameters or {}).get(GUIDE_BEGINS, len(input_ids))
+    if not isinstance(begins, int) or not 0 <= begins <= len(input_ids):
+        fields.problems.append(f"{GUIDE_BEGINS}: {begins!r}, expected 0 to {len(input_ids)}")
     call = Call(
-        input_ids=_input_ids(arrays, fields),
+        input_ids=input_ids,
+        guide_begins=begins,
         request_output_len=fields.integer("request_output_len", 1, 2**31 - 1) or 1,
         sampling=sampling_params(fields, "runtime_top_k", "runtime_top_p"),
         draft_input_ids=tuple(_integers(arrays, "draft_input_ids")),
@@ -46,6 +60,7 @@ def llm_request(arrays: Arrays, request_id: str) -> LlmRequest:
         with_input=not excluded if "exclude_input_in_output" in arrays else None,
         with_counts=fields.flag("return_perf_metrics", False),
         stop=fields.flag("stop", False),
+        guide=guide_in(fields),
         problems=fields.problems,
     )
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from toolkit.errors import RunError
 from toolkit.serving.bls import Draft, DraftSource, DraftUnavailableError, Target
+from toolkit.serving.llm_request import GUIDE_BEGINS
 from toolkit.serving.triton_io import ask, tensor, text_tensor
 from toolkit.speculation.request import Request
 from toolkit.speculation.sampling import Role
@@ -65,7 +66,14 @@ class _Model:
     ) -> dict[str, Any]:
         outputs = ["output_ids", "sequence_length", *(["generation_logits"] if logits else [])]
         inputs = [*self._inputs(tokens, length), *self._sampling(len(tokens)), *extra]
-        return ask(self._model, inputs, outputs, request_id=self._id)
+        grammar = self._request.grammar
+        if grammar is None:
+            return ask(self._model, inputs, outputs, request_id=self._id)
+        inputs.append(text_tensor("guided_decoding_guide_type", grammar.guide.type))
+        inputs.append(text_tensor("guided_decoding_guide", grammar.guide.text))
+        # Every call brings the whole text; upstream's inputs cannot say where the grammar began.
+        begins = {GUIDE_BEGINS: len(self._request.prompt)}
+        return ask(self._model, inputs, outputs, request_id=self._id, parameters=begins)
 
     def _inputs(self, tokens: Sequence[int], length: int) -> list[Any]:
         return [

@@ -75,6 +75,9 @@ class ReplyBuilder:
         if chunk.finish_reason == "cancelled":
             self.sink.fail("cancelled")
             return
+        if chunk.finish_reason == "failed":
+            self.sink.fail(chunk.error)
+            return
         final = chunk.finish_reason is not None
         text = self.held.push(self.stream.push(chunk.tokens))
         if final:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.errors import InputError
+from toolkit.recipe.guided import GuideType
+from toolkit.speculation.grammar import Grammar, Guide
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.request import GREEDY, Request
 
 Arrays = Mapping[str, NDArray[Any]]
 MAX_STOP_WORDS, MAX_STOP_WORD_LENGTH = 64, 1024
+MAX_GUIDE_LENGTH = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,12 @@ class TextRequest:
     stream: bool = False
     num_draft_tokens: int | None = None  # None: as the recipe says; 0: plain decoding
     use_draft_logits: bool | None = None  # None: as the deployment is made
+    guide: Guide | None = None  # None: as the recipe says
 
-    def tokens(self, prompt: Sequence[int], eos_ids: frozenset[int]) -> Request:
-        """The same request for the loop, once its text is tokens."""
+    def tokens(
+        self, prompt: Sequence[int], eos_ids: frozenset[int], grammar: Grammar | None = None
+    ) -> Request:
+        """The same request for the loop, once its text is tokens and its guide is compiled."""
         end = eos_ids if self.end_id is None else frozenset({self.end_id} - {-1})
         return Request(
             prompt=tuple(prompt),
@@ -45,6 +51,7 @@ class TextRequest:
             stop_tokens=end,
             stop_strings=self.stop_words,
             draft_len=self.num_draft_tokens,
+            grammar=grammar,
         )
 
 
@@ -148,10 +155,28 @@ def text_request(arrays: Arrays, *, max_draft_len: int) -> TextRequest:
         stream=fields.flag("stream", False),
         num_draft_tokens=num_draft_tokens,
         use_draft_logits=fields.optional_flag("use_draft_logits"),
+        guide=guide_in(fields),
     )
     if fields.problems:
         raise InputError("; ".join(fields.problems))
     return request
+
+
+def guide_in(fields: Fields) -> Guide | None:
+    """The grammar that comes with a request, in TensorRT-LLM's two inputs."""
+    name = "guided_decoding_guide"
+    type, text = fields.text(f"{name}_type"), fields.text(name)
+    known = {known.type: known for known in map(Guide, get_args(GuideType))}
+    if not type:
+        if text:
+            fields.problems.append(f"{name}: without {name}_type ({', '.join(known)})")
+        return None
+    if type not in known:
+        fields.problems.append(f"{name}_type: {type!r}, expected one of {', '.join(known)}")
+        return None
+    if len(text or "") > MAX_GUIDE_LENGTH:
+        fields.problems.append(f"{name}: longer than {MAX_GUIDE_LENGTH} characters")
+    return replace(known[type], text=text or "")
 
 
 def _too_many_draft_tokens(wanted: int, most: int) -> str:

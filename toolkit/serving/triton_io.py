@@ -248,7 +248,12 @@ class Metrics:
 
 
 def ask(
-    model: str, inputs: list[Any], outputs: list[str], *, request_id: str = ""
+    model: str,
+    inputs: list[Any],
+    outputs: list[str],
+    *,
+    request_id: str = "",
+    parameters: dict[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The response of another model of this server; RunError says what that model said.
 
@@ -258,7 +263,11 @@ def ask(
     import triton_python_backend_utils as pb_utils
 
     request = pb_utils.InferenceRequest(
-        model_name=model, request_id=request_id, inputs=inputs, requested_output_names=outputs
+        model_name=model,
+        request_id=request_id,
+        inputs=inputs,
+        requested_output_names=outputs,
+        **({"parameters": parameters} if parameters else {}),
     )
     answer = request.exec()
     if answer.has_error():

@@ -104,6 +104,7 @@ class Matcher(ABC):
 class Grammar(ABC):
     """A compiled guide: immutable, shared by all requests that name it."""
 
+    guide: Guide
     end_tokens: frozenset[int]  # allowed exactly where the text is complete; one must end it
 
     @abstractmethod

@@ -43,9 +43,16 @@ class LlGuidance:
                 "add eos_token to tokenizer_config.json"
             )
         self._vocab_size, self._end_tokens = vocab_size, end_tokens
-        self._tokenizer = self._library.LLTokenizer(
-            tokenizer_json, n_vocab=vocab_size, eos_token=sorted(end_tokens)
-        )
+        ends = sorted(end_tokens)
+        try:
+            self._tokenizer = self._library.LLTokenizer(
+                _spelled_out(tokenizer_json), n_vocab=vocab_size, eos_token=ends
+            )
+        except ValueError as error:
+            raise InputError(
+                f"this tokenizer cannot carry a grammar: {_shortened(str(error))}; byte-level BPE "
+                "and byte fallback can"
+            ) from None
         self._compiled: dict[Guide, Grammar] = {}
         self._lock = Lock()
 
@@ -72,14 +79,17 @@ class LlGuidance:
         matcher.compute_bitmask()
         if reason := _dead_end(matcher):
             raise _refused(guide, reason)
-        grammar = _Compiled(matcher, self._vocab_size, self._end_tokens)
+        grammar = _Compiled(guide, matcher, self._vocab_size, self._end_tokens)
         if set(np.flatnonzero(grammar.matcher().mask()).tolist()) <= self._end_tokens:
             raise _refused(guide, "it allows no text but the empty one")
         return grammar
 
 
 class _Compiled(Grammar):
-    def __init__(self, start: Any, vocab_size: int, end_tokens: frozenset[int]) -> None:
+    def __init__(
+        self, guide: Guide, start: Any, vocab_size: int, end_tokens: frozenset[int]
+    ) -> None:
+        self.guide = guide
         self._start, self._vocab_size, self.end_tokens = start, vocab_size, end_tokens
 
     def matcher(self) -> Matcher:
@@ -164,6 +174,35 @@ def _dead_end(matcher: Any) -> str:
     if not reason or reason.startswith(_DEAD_END):
         return "no token is allowed here"
     return _shortened(reason)
+
+
+def _spelled_out(tokenizer_json: str) -> str:
+    """A tokenizer whose tokens are written as they read, in the byte-level form of the library.
+
+    It has no tokens of single bytes, so of letters that begin with the same byte it may find none.
+    """
+    found = json.loads(tokenizer_json)
+    decoder, vocab = found.get("decoder"), found["model"].get("vocab")
+    if (decoder or {}).get("type", "Fuse") != "Fuse" or not isinstance(vocab, dict):
+        return tokenizer_json
+    letters = _byte_letters()
+    added = {token["content"] for token in found["added_tokens"]}
+    found["model"]["vocab"] = {
+        text if text in added else "".join(letters[byte] for byte in text.encode()): index
+        for text, index in vocab.items()
+    }
+    found["model"]["merges"] = []  # only tokens are read: nothing is encoded with this
+    found["decoder"] = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True
+    }  # fmt: skip
+    return json.dumps(found)
+
+
+def _byte_letters() -> list[str]:
+    """The letter that byte-level BPE writes each byte as (GPT-2's bytes_to_unicode)."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _source(library: ModuleType, guide: Guide) -> str:

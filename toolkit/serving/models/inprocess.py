@@ -31,6 +31,8 @@ class TritonPythonModel:
         )
         runtime = open_runtime(built, threads=settings.optional_number("cpu_threads"))
         self._tokenizer = runtime.tokenizer
+        self._grammar = runtime.grammar
+        self._grammar()  # the recipe's own: better not to start than to fail every request
         speculation = built.recipe.speculation
         self._max_draft_len = 0 if speculation.drafter == "none" else speculation.max_draft_len
         metrics = Metrics(settings.model)
@@ -63,9 +65,11 @@ class TritonPythonModel:
         try:
             wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
             prompt = prompt_tokens(self._tokenizer, wanted.text)
+            # Compiled here and not in the engine's thread: other requests need not wait for it.
+            grammar = self._grammar(wanted.guide)
         except SpectoolError as error:
             sender.fail(str(error))
             return
-        tokens = wanted.tokens(prompt, self._tokenizer.eos_ids)
+        tokens = wanted.tokens(prompt, self._tokenizer.eos_ids, grammar)
         reply = ReplyBuilder(wanted, sender, self._tokenizer.stream(), self._counters)
         self._worker.post(lambda: self._engine.submit(tokens, reply))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
+from toolkit.errors import SpectoolError
 from toolkit.registry import BACKENDS
+from toolkit.serving.calls import Call
 from toolkit.serving.counters import REUSED_TOKENS
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, CallEngine
-from toolkit.serving.llm_request import llm_request
+from toolkit.serving.llm_request import LlmRequest, llm_request
 from toolkit.serving.triton_io import EmissionSender, Metrics, Settings, arrays_of
 from toolkit.serving.worker import Worker
 from toolkit.speculation.sampling import Role
@@ -20,11 +24,15 @@ class TritonPythonModel:
     """Requests are handed to the engine's thread, which answers them as it goes."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        from toolkit.checkpoint.tokenizer import load_tokenizer
+
         settings = Settings(args)
         backend = BACKENDS["cpu"]()
         model = backend.load(
             settings.path("gpt_model_path"), threads=settings.optional_number("cpu_threads")
         )
+        where = settings.text("tokenizer_dir")
+        self._tokenizer = load_tokenizer(settings.path("tokenizer_dir")) if where else None
         self._metrics = Metrics(settings.model)
         self._with_input = not settings.flag("exclude_input_in_output", False)
         self._engine = CallEngine(
@@ -45,17 +53,32 @@ class TritonPythonModel:
         self._worker.close()
 
     def _accept(self, request: Any) -> None:
-        wanted = llm_request(arrays_of(request), request.request_id())
+        parameters = json.loads(request.parameters() or "{}")
+        wanted = llm_request(arrays_of(request), request.request_id(), parameters)
+        call, problems = self._with_grammar(wanted)
         with_input = self._with_input if wanted.with_input is None else wanted.with_input
         sender = EmissionSender(
-            request, wanted.call, with_input=with_input, with_counts=wanted.with_counts
+            request, call, with_input=with_input, with_counts=wanted.with_counts
         )
         if wanted.stop:
             self._worker.post(lambda: self._stop(wanted.call.request_id, sender))
-        elif wanted.problems:
-            sender.fail("; ".join(wanted.problems))
+        elif problems:
+            sender.fail("; ".join(problems))
         else:
-            self._worker.post(lambda: self._engine.submit(wanted.call, sender))
+            self._worker.post(lambda: self._engine.submit(call, sender))
+
+    def _with_grammar(self, wanted: LlmRequest) -> tuple[Call, list[str]]:
+        """The call with its guide compiled, here and not in the engine's thread; what is wrong."""
+        if wanted.guide is None:
+            return wanted.call, wanted.problems
+        if self._tokenizer is None:
+            reason = "guided_decoding_guide_type: this model has no tokenizer_dir"
+            return wanted.call, [*wanted.problems, reason]
+        try:
+            grammar = self._tokenizer.grammar(wanted.guide)
+        except SpectoolError as error:
+            return wanted.call, [*wanted.problems, str(error)]
+        return replace(wanted.call, grammar=grammar), wanted.problems
 
     def _stop(self, request_id: str, sender: EmissionSender) -> None:
         self._engine.stop(request_id)

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from toolkit.errors import InputError, SpectoolError
+from toolkit.recipe.guided import GuidedDecoding
 from toolkit.recipe.release import release
 from toolkit.recipe.schema import Speculation
 from toolkit.registry import DRAFTERS
@@ -28,6 +29,7 @@ from toolkit.serving.tensorrt.tensors import names
 from toolkit.serving.text_request import TextRequest, text_request
 from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
 from toolkit.speculation.draft_length import draft_length_policy
+from toolkit.speculation.grammar import guide_of
 from toolkit.speculation.request import Request
 
 # Between two calls a cancelled request is noticed; without a stream nobody waits for single tokens.
@@ -46,6 +48,8 @@ class TritonPythonModel:
         self._draft = settings.text("tensorrt_llm_draft_model_name")
         self._dialect = _dialect(settings)
         self._by_logits = settings.flag("use_draft_logits", not self._dialect.engines)
+        given = settings.text("guided_decoding")
+        self._guide = guide_of(GuidedDecoding.model_validate_json(given)) if given else None
         options = json.loads(settings.text("speculation"))
         self._drafter = DRAFTERS[options["drafter"]]
         self._options: Speculation = self._drafter.Options.model_validate(options)
@@ -68,6 +72,7 @@ class TritonPythonModel:
             try:
                 wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
                 self._check_logits(wanted)
+                self._check_guide(wanted)
             except SpectoolError as error:
                 sender.fail(str(error))
                 continue
@@ -99,7 +104,9 @@ class TritonPythonModel:
             sender.fail("cancelled")
             return
         prompt = tokenize(wanted.text, wanted.max_tokens)
-        request = wanted.tokens(prompt, self._tokenizer.eos_ids)
+        guide = wanted.guide or self._guide
+        grammar = self._tokenizer.grammar(guide) if guide else None
+        request = wanted.tokens(prompt, self._tokenizer.eos_ids, grammar)
         reply = ReplyBuilder(
             wanted, sender, self._tokenizer.stream(), self._counters, arrived=arrived
         )
@@ -124,7 +131,7 @@ class TritonPythonModel:
             with_logits = self._by_logits if chosen is None else chosen
             return RemoteDraft(self._draft, request, self._dialect, with_logits=with_logits)
         drafter = self._drafter.create(self._options, {})
-        return LocalDraft(drafter, request.prompt, request.sampling)
+        return LocalDraft(drafter, request.prompt, request.sampling, request.grammar)
 
     def _check_logits(self, wanted: TextRequest) -> None:
         """Engines hand logits over only if target and draft were made for it."""
@@ -132,6 +139,14 @@ class TritonPythonModel:
             raise InputError(
                 "use_draft_logits: this deployment accepts by tokens "
                 "(the recipe's speculation.use_draft_logits)"
+            )
+
+    def _check_guide(self, wanted: TextRequest) -> None:
+        if wanted.guide and self._dialect.engines:
+            raise InputError(
+                "guided_decoding_guide_type: an engine begins its grammar anew with every call, "
+                "and this deployment calls it for every step; ask the ensemble, which decodes "
+                "plainly"
             )
 
     def _draft_failed(self, error: DraftUnavailableError) -> None:
