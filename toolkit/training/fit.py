@@ -47,8 +47,8 @@ class FitOptions:
     warmup_steps: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0
-    depths: tuple[float, ...] = (0.0, 0.3, 0.5)  # from here on one more depth is trained
-    lm_head_from: float = 0.5  # from here on lm_head is trained too; before, it is the target's
+    depths: tuple[float, ...] = (0.0, 0.1, 0.2)  # from here on one more depth is trained
+    lm_head_from: float = 0.6  # from here on lm_head is trained too; before, it is the target's
     classes: int | None = 2048  # before lm_head is trained: tokens that a step compares
     eval_minutes: float = 4.0
     watched: int = 40  # held-out outputs that an evaluation looks at

@@ -13,6 +13,8 @@ last evaluation.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -138,12 +140,14 @@ def train(
     vocab = whole.settings.vocab_size
     ids = draft_ids(data.token_counts(vocab), head.draft_vocab)
     run = Fit(kind(whole, head, ids, device), data, heldout, out, fit)
-    try:
-        run.run(report)
-    finally:
+
+    def keep(found: Evaluation) -> None:
         result = _result(kind, run, head, fit, data)
         write_atomic(out / RESULT, json.dumps(result, indent=2) + "\n")
-    return result
+        report(found)
+
+    run.run(keep)
+    return _result(kind, run, head, fit, data)
 
 
 def copy_tokenizer(target: TargetFiles, out: Path) -> None:
@@ -226,7 +230,8 @@ def _result(
     best = run.best_evaluation()
     return {
         "kind": kind.__name__,
-        "made_by": provenance(),
+        "command": shlex.join(["spectool", *sys.argv[1:]]),
+        "made_by": {key: value for key, value in provenance().items() if key != "argv"},
         "data": {"sequences": len(data.samples), "tokens": data.tokens},
         "head": asdict(head),
         "fit": asdict(fit),
