@@ -1,4 +1,4 @@
-"""`verify URL` of a real Triton server: both layouts are lossless, and a broken one is not."""
+"""`verify URL` of a real Triton server: both layouts are lossless."""
 
 import json
 
@@ -23,3 +23,10 @@ def test_both_layouts_are_lossless_over_http(deployment, capsys, tmp_path):
     assert domain["identical"] == domain["prompts"] == 6
     assert domain["draft_tokens"] > 0
     assert found["checks"]["sampled"]["passed"]
+
+
+def test_a_draft_length_beyond_the_deployments_is_refused(deployment, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", deployment.address.http, "--checks", "greedy", "--k", "99"])
+    assert ended.value.code == 1
+    assert "num_draft_tokens: 99, at most" in capsys.readouterr().err

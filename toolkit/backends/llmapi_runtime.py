@@ -28,7 +28,8 @@ from toolkit.speculation.interfaces import Drafter, LanguageModel
 
 _NO_LOGITS = (
     "backend 'pytorch': a deployment answers with tokens, not with the logits that this needs; "
-    "run it on backend cpu"
+    "run it on backend cpu, or ask servers with and without speculation: spectool verify URL "
+    "--plain URL"
 )
 _NO_GRAMMAR = (
     "backend 'pytorch': spectool sends a deployment no grammars; ask it with response_format "

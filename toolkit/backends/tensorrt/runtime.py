@@ -24,7 +24,7 @@ from toolkit.speculation.tensorrt import EXTERNAL
 
 _NO_LOGITS = (
     "backend 'tensorrt': engines answer with tokens, not with the logits that this needs; run it "
-    "on backend cpu, or measure the deployed model"
+    "on backend cpu, or ask the deployed model (spectool verify URL, spectool bench)"
 )
 _NO_GRAMMAR = (
     "backend 'tensorrt': spectool gives engines no grammars here; serve them with "
