@@ -1,29 +1,37 @@
 """Step times on models whose every pass takes a time that was written down."""
 
+import json
+
+import numpy as np
 import pytest
 
 from tests.measure.fake_loop import MS, FakeClock
 from tests.speculation.table_model import FakeTableModel, random_table
-from toolkit.measure.step_times import StepTime, StepTimes, draft_lengths, measure_steps
+from toolkit.measure.step_times import StepTime, StepTimes
+from toolkit.measure.time_steps import draft_lengths, measure_steps
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter
 from toolkit.speculation.interfaces import SamplingParams
 
 
 class FakeSlowModel(FakeTableModel):
-    """A pass takes `base` ms, and `each` ms for every token it reads."""
+    """A pass takes `base` ms, `each` ms for every token, and `change` ms after another number."""
 
-    def __init__(self, clock, base, each):
+    def __init__(self, clock, base, each, change=0):
         super().__init__(random_table(0, 5))
-        self.clock, self.base, self.each = clock, base, each
+        self.clock, self.base, self.each, self.change = clock, base, each, change
+        self.before = None
 
     def forward(self, steps):
-        self.clock.pass_ms(self.base + self.each * sum(len(step.tokens) for step in steps))
+        tokens = sum(len(step.tokens) for step in steps)
+        changed = self.change * (tokens != self.before)
+        self.clock.pass_ms(self.base + self.each * tokens + changed)
+        self.before = tokens
         return super().forward(steps)
 
 
-def measured(drafter, clock, batches=(1, 2), longest=4):
-    target = FakeSlowModel(clock, 20, 1)
+def measured(drafter, clock, batches=(1, 2), longest=4, change=0):
+    target = FakeSlowModel(clock, 20, 1, change)
     return measure_steps(
         target,
         lambda: drafter,
@@ -64,12 +72,35 @@ def test_drafting_is_told_from_verifying():
     assert times.prefill_ns[2] == pytest.approx((42 / 16 + 106 / 80) / 2 * MS, rel=0.3)
 
 
+def test_a_mixed_batch_costs_what_its_tokens_cost_and_each_change_is_paid():
+    times = measured(NGramDrafter(8, 8), FakeClock(), batches=(2,), change=4)
+    assert times.change_ns == {2: 4 * MS}
+    drafted = np.array([[4, 0], [4, 0], [0, 4], [1, 1], [0, 0]])
+    # 2 + 4 tokens three times, however they are spread; 2 + 2 and 2 after a change each.
+    assert times.steps(2, drafted, np.full(5, 20.0)) == pytest.approx(
+        np.array([26, 26, 26, 24 + 4, 22 + 4]) * MS
+    )
+
+
+def test_what_measuring_emitted_is_counted_and_the_table_survives_a_file():
+    times = measured(NGramDrafter(8, 8), FakeClock(), batches=(1,), longest=1)
+    # Two rounds of two contexts: prefill's token, and twice four steps of two lengths.
+    assert times.emitted_tokens >= 2 * 2 * (1 + 2 * 4 * 2)
+    assert StepTimes.from_json(json.loads(json.dumps(times.to_json()))) == times
+
+
+def test_the_share_of_drafting():
+    clock = FakeClock()
+    times = measured(DraftTargetDrafter(FakeSlowModel(clock, 3, 0)), clock, batches=(2,))
+    assert times.draft_share(2, 4, 20) == pytest.approx(12 / (12 + 20 + 10))
+
+
 def point(context, total, drafted=0):
     return StepTime(1, drafted, context, 3, total, 0.0, 0.0, total, 0.0)
 
 
 def test_a_longer_context_takes_longer_and_never_less():
-    times = StepTimes((point(100, 10.0), point(300, 14.0)), {1: 1.0})
+    times = StepTimes((point(100, 10.0), point(300, 14.0)), {1: 1.0}, {1: 0.0})
     assert [times.at(1, 0, c) for c in (100, 200, 300, 400)] == [10, 12, 14, 16]
-    noise = StepTimes((point(100, 14.0), point(300, 10.0)), {1: 1.0})
+    noise = StepTimes((point(100, 14.0), point(300, 10.0)), {1: 1.0}, {1: 0.0})
     assert [noise.at(1, 0, c) for c in (100, 300)] == [12, 12]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.speculation.table_model import FakeTableModel, random_table
-from toolkit.measure.trace_rounds import add, expected_rounds, tokens_per_step
+from toolkit.measure.trace_rounds import add, expected_rounds, play, tokens_per_step
 from toolkit.speculation.draft_length import Adaptive, Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter
@@ -68,6 +68,31 @@ def test_expectations_are_those_of_all_outcomes_together(r, policy, limited):
     assert found.drafted == pytest.approx(drafted)
     assert found.accepted_by_position == pytest.approx(by_depth)
     assert found.tokens == pytest.approx(len(r))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=30),
+    st.sampled_from([Fixed(0), Fixed(3), Adaptive(1, 3)]),
+    st.integers(1, 30),
+)
+def test_a_greedy_text_has_one_course_which_is_what_is_expected(stands, policy, wanted):
+    offered = np.array([(3, 2, 3, 0)[i % 4] for i in range(len(stands))])
+    trace = DraftTrace(by_position(np.array(stands, float), 3), offered)
+    course = play(trace, policy, np.random.default_rng(0), wanted=wanted)
+    found = expected_rounds(trace, policy, wanted=wanted)
+    assert len(course.drafted) == found.verify_steps
+    assert course.drafted.sum() == found.drafted
+    assert course.emitted.sum() == found.tokens
+
+
+def test_courses_of_a_sampled_text_are_in_the_mean_what_is_expected():
+    trace, rng = constant(0.6, 30, 4), np.random.default_rng(0)
+    courses = [play(trace, Fixed(4), rng) for _ in range(400)]
+    found = expected_rounds(trace, Fixed(4))
+    steps = np.mean([len(course.drafted) for course in courses])
+    assert steps == pytest.approx(found.verify_steps, rel=0.02)
+    assert all(course.emitted.sum() == 30 for course in courses)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,34 +10,39 @@ from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.trace import DraftTrace, by_position
 from toolkit.tuning.choose import choose
 from toolkit.tuning.predict import Predictor
-from toolkit.tuning.trace_mode import ConfirmGrid
 
 MS = 1_000_000
 K4 = {k: Fixed(k) for k in (0, 2, 4)}
 
 
-def times(*batches):
-    """10 ms a step, and 1 ms more for each token that is drafted, whatever the context."""
+def times(*batches, change=0.0):
+    """10 ms a step, and 1 ms more for each token that all of a batch draft, at any context."""
     points = [
         StepTime(b, k, c, 3, 0.0, 0.0, 0.0, (10.0 + k) * MS, 0.0)
         for b in batches
         for k in (0, 4)
         for c in (1, 9)
     ]
-    return StepTimes(tuple(points), dict.fromkeys(batches, 0.5 * MS))
+    prefill = dict.fromkeys(batches, 0.5 * MS)
+    return StepTimes(tuple(points), prefill, dict.fromkeys(batches, change * MS))
 
 
-def predicted(plan, chances, metric="tpot"):
-    """`chances`: prompt id -> that each of its drafts stands."""
+def predicted(plan, chances, metric="tpot", offered=None, change=0.0):
+    """`chances`: prompt id -> that each of its drafts stands; `offered`: how many there are."""
     traces = {
         (domain, prompt.id): DraftTrace(
-            by_position(np.full(60, chances.get(prompt.id, 1.0)), 4), np.full(60, 4)
+            by_position(np.full(60, chances.get(prompt.id, 1.0)), 4),
+            np.full(60, 4) if offered is None else np.resize(offered, 60),
         )
         for domain, prompts in plan.domains.items()
         for prompt in prompts
     }
     found = Predictor(
-        traces, times(*plan.batches), max_tokens=21, objective=Objective(metric=metric), seed=0
+        traces,
+        times(*plan.batches, change=change),
+        max_tokens=21,
+        objective=Objective(metric=metric),
+        seed=0,
     ).cells(plan.rounds(), K4)
     return {(c.batch_size, c.domain, c.k): c for c in found}
 
@@ -86,16 +91,29 @@ def test_throughput_counts_prefill_and_the_slowest_of_a_group():
     assert cells[2, "edit", 4].output_throughput == pytest.approx((122 + 42) / (0.282 + 0.058))
 
 
-def test_only_a_share_of_the_rounds_confirms_each_with_the_lengths_of_its_batch():
-    plan = grid(24, batches=(1, 8), ks=(1, 2, 3, 4))
-    confirm = ConfirmGrid((1, 2, 3), (1, 8), plan.domains, 0, {1: (2, 3), 8: (1, 2)})
-    rounds = confirm.rounds()
-    counts = {
-        (domain, batch): sum((r.domain, r.batch_size) == (domain, batch) for r in rounds)
-        for domain in plan.domains
-        for batch in (1, 8)
-    }
-    assert counts == {("code", 1): 3, ("edit", 1): 3, ("code", 8): 1, ("edit", 8): 1}
-    assert {r.key for r in rounds} <= {r.key for r in plan.rounds()}
-    for round in rounds:
-        assert sorted(confirm.order(round)) == [0, *confirm.at[round.batch_size]]
+def test_a_batch_that_drafts_now_and_then_pays_for_the_tokens_it_reads_and_for_each_change():
+    plan = grid(4, batches=(2,), ks=(2, 4), domains=("edit",))
+    wrong = {p.id: 0.0 for p in plan.domains["edit"]}
+    cells = predicted(plan, wrong, offered=[4, 0], change=3.0)
+    # Nothing stands, so every token is a step: 14 ms and 10 ms in turn, and 3 ms for each of the
+    # 19 changes: (10 x 14 + 10 x 10 + 19 x 3) / 20.
+    assert cells[2, "edit", 4].tpot_p50_ns == pytest.approx(14.85 * MS)
+    assert cells[2, "edit", 4].draft_tokens == 4 * 40
+    # Plain decoding never changes.
+    assert cells[2, "edit", 0].tpot_p50_ns == pytest.approx(10 * MS)
+
+
+def test_requests_out_of_step_share_the_tokens_of_a_step():
+    plan = grid(2, batches=(2,), ks=(2, 4), domains=("edit",))
+    one, two = (p.id for p in plan.domains["edit"])
+    cells = predicted(plan, {one: 1.0, two: 0.0}, change=2.0)
+    # One emits five a step and is done after four; the other drafts for nothing: 14 ms a step.
+    assert cells[2, "edit", 4].tpot_p50_ns == pytest.approx((14 / 5 + 14) / 2 * MS)
+
+
+def test_sampled_texts_are_played_several_times():
+    plan = grid(6, batches=(1,), ks=(2, 4), domains=("edit",))
+    cells = predicted(plan, {p.id: 0.5 for p in plan.domains["edit"]})
+    # 1 + 1/2 + 1/4 tokens of 12 ms in the mean; a course of twenty tokens is a rough sample.
+    assert cells[1, "edit", 2].tpot_p50_ns == pytest.approx(12 / 1.75 * MS, rel=0.1)
+    assert cells[1, "edit", 2].speedup.value == pytest.approx(10 * 1.75 / 12, rel=0.1)

@@ -1,40 +1,22 @@
-"""How long a step takes: verifying, drafting and all the rest, by batch size, draft and context.
+"""How long a step takes, by what it reads: the table, and what lies between its points.
 
-Measured on the loaded models in the loop that serves, since only there everything is paid. Draft
-lengths take turns within a prefill and batch sizes take turns over the run, so that a disturbance
-hits all of them; a point is the median of its samples, and measuring ends when medians are tight.
-A drafter that finds less than it was asked for is topped up: what is timed is a draft of that
-length, while how long drafts really are, the trace knows.
+A step's time follows the tokens that it verifies, however they are spread over its sequences (a
+batch in which some draft and some do not costs what its sum costs), its longest draft where a model
+drafts, and its context. An engine also pays whenever the number of tokens is another than in the
+step before, which a batch with mixed drafts does again and again (a tenth of a step on the embedded
+engine).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
-from time import perf_counter_ns
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from toolkit.recipe.schema import Speculation
-from toolkit.speculation.draft_length import DraftLengthPolicy
-from toolkit.speculation.interfaces import (
-    Drafter,
-    DraftRequest,
-    LanguageModel,
-    Proposal,
-    SamplingParams,
-    Step,
-    StepOutput,
-)
-from toolkit.speculation.loop import SpeculativeLoop
-from toolkit.speculation.request import Request
-
-# Steps of one draft length in a row. The first is left out: an engine pays for a change of shape,
-# which a loop at a fixed length seldom makes (a third more on the embedded engine).
-IN_A_ROW = 4
-MIN_ROUNDS, MAX_ROUNDS = 3, 8
-TIGHT = 0.02  # of the median: half the width of its 95 % interval
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -58,227 +40,87 @@ class StepTimes:
 
     points: tuple[StepTime, ...]
     prefill_ns: Mapping[int, float]  # batch size -> of one prompt token
+    # batch size -> more for a step whose number of tokens is not that of the step before
+    change_ns: Mapping[int, float]
+    emitted_tokens: int = 0  # it took to measure
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepTimes:
+        def by_batch(name: str) -> dict[int, float]:
+            return {int(batch): float(ns) for batch, ns in data[name].items()}
+
+        points = tuple(StepTime(**point) for point in data["points"])
+        emitted = int(data["emitted_tokens"])
+        return cls(points, by_batch("prefill_ns"), by_batch("change_ns"), emitted)
 
     def at(self, batch: int, drafted: float, context: float) -> float:
-        """Nanoseconds of a step; linear between draft lengths and along the context."""
+        """Nanoseconds of a step in which every request drafts the same, as before it."""
+        [ns] = self.steps(batch, np.full((1, batch), float(drafted)), np.array([float(context)]))
+        return float(ns)
+
+    def steps(
+        self,
+        batch: int,
+        drafted: NDArray[
+            np.integer[Any] | np.floating[Any]
+        ],  # [S, batch] tokens that each request drafts in each step
+        context: Floats,  # [S] tokens of a request, in the mean
+    ) -> Floats:  # [S] nanoseconds
+        """One after the other; linear between numbers of tokens and along the context."""
         here = [point for point in self.points if point.batch_size == batch]
-        by_length: dict[int, list[StepTime]] = {}
-        for point in here:
-            by_length.setdefault(point.drafted, []).append(point)
-        lengths = sorted(by_length)
-        times = [_along_context(by_length[length], context) for length in lengths]
-        return float(np.interp(drafted, lengths, times))
+        tokens = batch + drafted.sum(axis=1)
+        reading = _between(here, _reading, batch, tokens, context)
+        # Who drafts nothing waits for those who do.
+        drafting = _between(here, _drafting, batch, batch * (1 + drafted.max(axis=1)), context)
+        changed = np.concatenate([[0.0], np.diff(tokens)]) != 0
+        total: Floats = reading + drafting + changed * self.change_ns[batch]
+        return total
+
+    def draft_share(self, batch: int, drafted: float, context: float) -> float:
+        """Of a step's time, how much goes to drafting."""
+        here = [point for point in self.points if point.batch_size == batch]
+        tokens, places = np.array([batch * (1 + drafted)]), np.array([float(context)])
+        drafting = float(_between(here, _drafting, batch, tokens, places)[0])
+        return drafting / self.at(batch, drafted, context)
 
 
-def _along_context(points: Sequence[StepTime], context: float) -> float:
-    """A line through the shortest and the longest context; longer contexts never cost less."""
+def _reading(point: StepTime) -> float:
+    """Everything but drafting, so that parts add up to what was measured."""
+    return point.total_ns - point.draft_ns
+
+
+def _drafting(point: StepTime) -> float:
+    return point.draft_ns
+
+
+def _between(
+    points: Sequence[StepTime],
+    part: Callable[[StepTime], float],
+    batch: int,
+    tokens: Floats,  # [S]
+    context: Floats,  # [S]
+) -> Floats:  # [S]
+    """Every draft length has a line along the context; between lengths lines are mixed."""
+    by_length: dict[int, list[StepTime]] = {}
+    for point in points:
+        by_length.setdefault(point.drafted, []).append(point)
+    lengths = sorted(by_length)
+    lines = [_line(by_length[length], part) for length in lengths]
+    measured = [batch * (1 + length) for length in lengths]
+    start, slope = (np.interp(tokens, measured, values) for values in zip(*lines, strict=True))
+    mixed: Floats = start + slope * context
+    return mixed
+
+
+def _line(points: Sequence[StepTime], part: Callable[[StepTime], float]) -> tuple[float, float]:
+    """(at no context, per token) through the shortest and the longest; it never falls."""
     ordered = sorted(points, key=lambda point: point.context)
     near, far = ordered[0], ordered[-1]
+    middle = (part(near) + part(far)) / 2
     if far.context == near.context:
-        return (near.total_ns + far.total_ns) / 2
-    slope = max(0.0, (far.total_ns - near.total_ns) / (far.context - near.context))
-    middle = (far.total_ns + near.total_ns) / 2
-    return middle + slope * (context - (far.context + near.context) / 2)
-
-
-def draft_lengths(longest: int) -> list[int]:
-    """Which to measure: none, the powers of two, and the longest; the rest lies between them."""
-    powers = [2**i for i in range(longest.bit_length()) if 2**i < longest]
-    return [0, *powers, longest]
-
-
-@dataclass
-class _Samples:
-    """Steps of one (batch, context, draft length), in order."""
-
-    verify: list[float] = field(default_factory=list)
-    draft: list[float] = field(default_factory=list)
-    total: list[float] = field(default_factory=list)
-    contexts: list[float] = field(default_factory=list)
-
-    def spread(self) -> float:
-        """Half the 95 % interval of the median, from the quartiles, as a part of the median."""
-        low, high = np.quantile(self.total, [0.25, 0.75])
-        # 1.57 IQR / sqrt(n): McGill, Tukey and Larsen (1978).
-        return float(1.57 * (high - low) / np.sqrt(len(self.total)) / median(self.total))
-
-
-def measure_steps(
-    target: LanguageModel,
-    drafter: Callable[[], Drafter],
-    *,
-    text: Sequence[int],  # real tokens to fill contexts with
-    batches: Sequence[int],
-    longest: int,  # draft
-    contexts: tuple[int, int],  # the shorter first
-    sampling: SamplingParams,
-    clock: Callable[[], int] = perf_counter_ns,
-    advance: Callable[[float], None] = lambda rounds: None,
-) -> StepTimes:
-    """Rounds over all batch sizes and contexts until every median is tight."""
-    lengths = draft_lengths(longest)
-    places = [(batch, context) for batch in batches for context in sorted(set(contexts))]
-    samples = {(b, c, d): _Samples() for b, c in places for d in lengths}
-    prefill: dict[int, list[float]] = {batch: [] for batch in batches}
-    rng = np.random.default_rng(sampling.seed)
-    for count in range(MAX_ROUNDS):
-        for place in rng.permutation(len(places)):
-            batch, context = places[place]
-            bench = _Bench(target, drafter(), clock)
-            first = _prompts(text, batch, context, count)
-            found = {length: samples[batch, context, length] for length in lengths}
-            prefill[batch].append(bench.run(first, found, sampling, rng) / (batch * context))
-        advance(1)
-        loose = [s for s in samples.values() if len(s.total) > 1 and s.spread() > TIGHT]
-        if count + 1 >= MIN_ROUNDS and not loose:
-            break
-    points = tuple(_point(b, d, found) for (b, _, d), found in samples.items() if found.total)
-    return StepTimes(points, {batch: median(times) for batch, times in prefill.items()})
-
-
-def _prompts(text: Sequence[int], batch: int, context: int, turn: int) -> Iterator[tuple[int, ...]]:
-    """Stretches of the text that begin at different places."""
-    for place in range(batch):
-        start = (place + turn * batch) * 37 % len(text)
-        yield tuple(text[(start + i) % len(text)] for i in range(context))
-
-
-def _point(batch: int, drafted: int, found: _Samples) -> StepTime:
-    verify, draft, total = (median(v) for v in (found.verify, found.draft, found.total))
-    overheads = [t - v - d for t, v, d in zip(found.total, found.verify, found.draft, strict=True)]
-    return StepTime(
-        batch_size=batch,
-        drafted=drafted,
-        context=round(float(np.mean(found.contexts))),
-        samples=len(found.total),
-        verify_ns=verify,
-        draft_ns=draft,
-        overhead_ns=median(overheads),
-        total_ns=total,
-        spread=found.spread(),
-    )
-
-
-class _Bench:
-    """A loop over the models whose parts are timed."""
-
-    def __init__(self, target: LanguageModel, drafter: Drafter, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._target = _TimedTarget(target, clock)
-        self._drafter = _TimedDrafter(drafter, clock)
-        self._max_seq_len = target.max_seq_len
-
-    def run(
-        self,
-        prompts: Iterator[tuple[int, ...]],
-        found: Mapping[int, _Samples],
-        sampling: SamplingParams,
-        rng: np.random.Generator,
-    ) -> float:
-        """Add samples of every draft length; returns the nanoseconds of prefill."""
-        policy = _Steered(max(found))
-        texts = list(prompts)
-        loop = SpeculativeLoop(
-            self._target, self._drafter, policy, max_prefill_tokens=sum(map(len, texts))
-        )
-        try:
-            for text in texts:
-                loop.submit(Request(text, self._max_seq_len, sampling))
-            start = self._clock()
-            loop.step()
-            prefill = self._clock() - start
-            grown = len(texts[0]) + 1.0
-            for length in map(int, rng.permutation(list(found))):
-                policy.draft_len = length
-                for step in range(IN_A_ROW):
-                    if grown + length + 1 >= self._max_seq_len - max(found):
-                        return prefill
-                    took, emitted = self._step(loop)
-                    if step:
-                        found[length].verify.append(self._target.ns)
-                        found[length].draft.append(self._drafter.ns)
-                        found[length].total.append(took)
-                        found[length].contexts.append(grown)
-                    grown += emitted
-            return prefill
-        finally:
-            loop.close()
-
-    def _step(self, loop: SpeculativeLoop) -> tuple[int, float]:
-        """Nanoseconds, and the most tokens that a request emitted."""
-        self._target.ns = self._drafter.ns = 0
-        start = self._clock()
-        chunks = loop.step()
-        return self._clock() - start, max(len(chunk.tokens) for chunk in chunks)
-
-
-@dataclass
-class _Steered(DraftLengthPolicy):
-    """The draft length of the step that is timed next."""
-
-    longest: int
-    draft_len: int = 0
-
-    @classmethod
-    def of(cls, options: Speculation) -> _Steered:
-        return cls(options.max_draft_len)
-
-    def first(self) -> int:
-        return self.longest
-
-    def now(self, draft_len: int, active: int) -> int:
-        return self.draft_len
-
-    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
-        return draft_len
-
-
-class _TimedTarget:
-    """The target, counting the time of its forward passes."""
-
-    def __init__(self, model: LanguageModel, clock: Callable[[], int]) -> None:
-        self._model, self._clock, self.ns = model, clock, 0
-        self.vocab_size, self.max_seq_len = model.vocab_size, model.max_seq_len
-        self.max_batch_size = model.max_batch_size
-        self.open, self.close, self.length = model.open, model.close, model.length
-        self.truncate, self.keep = model.truncate, model.keep
-
-    def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
-        start = self._clock()
-        try:
-            return self._model.forward(steps)
-        finally:
-            self.ns += self._clock() - start
-
-
-class _TimedDrafter(Drafter):
-    """A drafter, counting the time of its proposals, each of the length that was asked for."""
-
-    def __init__(self, drafter: Drafter, clock: Callable[[], int]) -> None:
-        self._drafter, self._clock, self.ns = drafter, clock, 0
-
-    @classmethod
-    def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
-        raise TypeError("made around a drafter, not from a recipe")
-
-    def begin(self, seq: int, prompt: Sequence[int]) -> None:
-        self._drafter.begin(seq, prompt)
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        start = self._clock()
-        proposals = self._drafter.propose(requests)
-        self.ns += self._clock() - start
-        return [_topped_up(*pair) for pair in zip(requests, proposals, strict=True)]
-
-    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
-        self._drafter.accept(seq, tokens, accepted)
-
-    def end(self, seq: int) -> None:
-        self._drafter.end(seq)
-
-
-def _topped_up(request: DraftRequest, proposal: Proposal) -> Proposal:
-    if proposal.probs is not None:
-        return proposal
-    missing = request.draft_len - len(proposal.tokens)
-    return Proposal([*proposal.tokens, *[request.tokens[-1]] * missing])
+        return middle, 0.0
+    slope = max(0.0, (part(far) - part(near)) / (far.context - near.context))
+    return middle - slope * (near.context + far.context) / 2, slope

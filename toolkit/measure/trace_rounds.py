@@ -82,6 +82,38 @@ def expected_rounds(
     return Expected(tokens, verify_steps, drafts, by_position)
 
 
+@dataclass(frozen=True)
+class Played:
+    """One course that a request may take: what each of its verify steps drafts and emits."""
+
+    drafted: NDArray[np.int64]  # [S]
+    emitted: NDArray[np.int64]  # [S]
+
+
+def play(
+    trace: DraftTrace,
+    policy: DraftLengthPolicy,
+    rng: np.random.Generator,
+    *,
+    wanted: int | None = None,  # as in `expected_rounds`
+) -> Played:
+    """Decode the text once, with dice where chance decides; greedy texts have one course."""
+    length = len(trace.accept)
+    place, draft_len = 0, policy.first()
+    steps: list[tuple[int, int]] = []
+    while place < (length if wanted is None else min(wanted, length)):
+        drafted, left = min(draft_len, int(trace.offered[place])), length - place
+        chances = trace.accept[place, : min(drafted, left)]
+        refused = np.flatnonzero(rng.random(len(chances)) >= chances)
+        accepted = int(refused[0]) if len(refused) else len(chances)
+        emitted = min(accepted + 1, left)
+        steps.append((drafted, emitted))
+        draft_len = policy.following(draft_len, drafted, accepted)
+        place += emitted
+    counts = np.array(steps, dtype=np.int64).reshape(-1, 2)
+    return Played(counts[:, 0], counts[:, 1])
+
+
 def add(parts: list[Expected]) -> Expected:
     """The counts of several requests together."""
     return Expected(

@@ -5,12 +5,15 @@ A draft length is chosen only when the interval of its speed-up lies above 1; ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.summary import Cell
+
+NOTHING: Mapping[tuple[int, str], int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -39,20 +42,26 @@ class Choice:
         return f"no k is surely faster than plain decoding; k = {self.best.k} comes to {numbers}"
 
 
-def choose(cells: Iterable[Cell]) -> list[Choice]:
-    """One choice per batch size and domain, in the cells' order."""
+def choose(
+    cells: Iterable[Cell], expected: Mapping[tuple[int, str], int] = NOTHING
+) -> list[Choice]:
+    """One choice per batch size and domain, in the cells' order.
+
+    `expected` draft lengths, by batch size and domain, are taken wherever they surely pay: between
+    lengths that a few rounds cannot tell apart, a prediction over all prompts decides.
+    """
     groups: dict[tuple[int, str], list[Cell]] = {}
     for cell in cells:
         if not cell.plain:
             groups.setdefault((cell.batch_size, cell.domain), []).append(cell)
-    return [_choose(batch, domain, group) for (batch, domain), group in groups.items()]
+    return [_choose(*place, group, expected.get(place)) for place, group in groups.items()]
 
 
-def _choose(batch: int, domain: str, cells: Sequence[Cell]) -> Choice:
+def _choose(batch: int, domain: str, cells: Sequence[Cell], expected: int | None) -> Choice:
     winners = [cell for cell in cells if cell.speedup and cell.speedup.above_one]
     decided = all(cell.speedup for cell in cells)
     # max() takes the first of equals: the shorter draft.
-    best = max(winners or cells, key=_gain)
+    best = max(winners or cells, key=lambda cell: (cell.k == expected, _gain(cell)))
     return Choice(batch, domain, "on" if winners else "off" if decided else "undecided", best)
 
 

@@ -71,6 +71,10 @@ class Grid:
         rng = np.random.default_rng([self.seed, int(round.key, 16)])
         return [int(k) for k in rng.permutation([PLAIN, *self.lengths(round.batch_size)])]
 
+    def settled(self, round: Round, done: Mapping[str, Sequence[GroupRun]]) -> bool:
+        """Whether the rounds that are done make this one needless; an exhaustive grid has none."""
+        return False
+
     def left_over(self, domain: str, batch: int) -> int:
         """Prompts that do not fill a last group, and so stay out."""
         return len(self.domains[domain]) % batch

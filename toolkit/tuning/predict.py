@@ -1,9 +1,9 @@
 """What every draft length will bring, from a trace and a table of step times.
 
-TPOT of a request = its expected verify steps x the time of a step / its tokens. The time of a step
-is that of the group it runs in: its batch size, how much its members draft, how long they are.
-Predictions take the form of measured cells, so that the same rules choose and the same tables show
-them; counts are expectations, rounded.
+Counts are exact expectations. Times are those of a group played through: step by step, what every
+member drafts there says how many tokens the step reads, and the table says how long that takes; a
+greedy text has one course, a sampled one several. Predictions take the form of measured cells, so
+that the same rules choose and the same tables show them; counts are rounded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.measure.metrics import percentile, ratio
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.step_times import StepTimes
-from toolkit.measure.trace_rounds import Expected, add, expected_rounds
+from toolkit.measure.trace_rounds import Expected, add, expected_rounds, play
 from toolkit.recipe.schema import Objective
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.trace import DraftTrace
@@ -26,27 +27,19 @@ from toolkit.tuning.grid import PLAIN, Round
 from toolkit.tuning.intervals import quantile_interval, throughput_gain
 from toolkit.tuning.summary import Cell
 
+COURSES = 8  # that a sampled text is played
+
 Traces = Mapping[tuple[str, str], DraftTrace]  # (domain, prompt id)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A round at one draft length, as it will go."""
+    """A round at one draft length, as it will go: exact counts, and courses with their times."""
 
     requests: Sequence[Expected]
-    step_ns: float
-    prefill_ns: float
-
-    def tpots(self) -> list[float]:
-        """Per request; nan where nothing follows the first token."""
-        return [ratio(r.verify_steps * self.step_ns, r.tokens) for r in self.requests]
-
-    def emitted_and_wall(self) -> tuple[float, float]:
-        """All requests run until the slowest is done."""
-        steps = max(request.verify_steps for request in self.requests)
-        rates = [ratio(r.tokens, r.verify_steps) for r in self.requests]
-        tokens = sum(1 + rate * steps for rate in rates if not math.isnan(rate))
-        return tokens, self.prefill_ns + steps * self.step_ns
+    tpots: Sequence[float]  # of every request in every course; nan: nothing after the first token
+    emitted: float  # in the mean over the courses, all requests until the slowest is done
+    wall_ns: float
 
 
 class Predictor:
@@ -58,6 +51,7 @@ class Predictor:
         self._traces, self._times = traces, times
         self._wanted, self._objective, self._seed = max_tokens - 1, objective, seed
         self._expected: dict[tuple[str, str, str], Expected] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
 
     def cells(
         self, rounds: Sequence[Round], policies: Mapping[int, DraftLengthPolicy]
@@ -96,16 +90,16 @@ class Predictor:
         rng = np.random.default_rng([self._seed, batch, k, crc32(name.encode())])
         requests = [request for domain in runs for group in domain for request in group.requests]
         total = add(requests)
-        tpots = [[_defined(group.tpots()) for group in domain] for domain in runs]
+        tpots = [[_defined(group.tpots) for group in domain] for domain in runs]
         everything = [tpot for domain in tpots for group in domain for tpot in group]
         joint = [ratio(value, total.verify_steps) for value in total.accepted_by_position[:k]]
-        walls = [group.emitted_and_wall() for domain in runs for group in domain]
+        walls = [(group.emitted, group.wall_ns) for domain in runs for group in domain]
         gain = None
         if k != PLAIN and self._objective.metric == "output_throughput":
             gain = throughput_gain(
                 [
                     [
-                        (*run.emitted_and_wall(), *base.emitted_and_wall())
+                        (run.emitted, run.wall_ns, base.emitted, base.wall_ns)
                         for run, base in zip(*pair, strict=True)
                     ]
                     for pair in zip(runs, plain, strict=True)
@@ -146,15 +140,33 @@ class Predictor:
         )
 
     def _group(self, round: Round, policy: DraftLengthPolicy) -> _Group:
+        key = (round.key, repr(policy))
+        if key not in self._groups:
+            self._groups[key] = self._played(round, policy)
+        return self._groups[key]
+
+    def _played(self, round: Round, policy: DraftLengthPolicy) -> _Group:
+        rng = np.random.default_rng([self._seed, int(round.key, 16)])
+        traces = [self._traces[round.domain, prompt.id] for prompt in round.prompts]
+        lengths = np.array([len(prompt.tokens) for prompt in round.prompts])
+        prefill = self._times.prefill_ns[round.batch_size] * float(lengths.sum())
+        tpots: list[float] = []
+        walls: list[tuple[float, float]] = []
+        for _ in range(COURSES if any(map(_by_chance, traces)) else 1):
+            courses = [play(trace, policy, rng, wanted=self._wanted) for trace in traces]
+            steps = max(len(course.drafted) for course in courses)
+            drafted = np.stack([_going_on(c.drafted, steps) for c in courses], axis=1)
+            emitted = np.stack([_going_on(c.emitted, steps) for c in courses], axis=1)
+            grown = np.concatenate([np.zeros((1, len(traces))), np.cumsum(emitted, axis=0)])
+            context = (lengths + 1 + grown[:-1]).mean(axis=1)
+            elapsed = np.cumsum(self._times.steps(round.batch_size, drafted, context))
+            for place, course in enumerate(courses):
+                count = len(course.drafted)
+                tpots.append(ratio(elapsed[count - 1], grown[count, place]) if count else math.nan)
+            walls.append((len(traces) + grown[-1].sum(), prefill + float(elapsed[-1:].sum())))
+        emitted_tokens, wall = np.mean(walls, axis=0)
         requests = [self._of(round.domain, prompt.id, policy) for prompt in round.prompts]
-        together = add(requests)
-        lengths = [len(prompt.tokens) for prompt in round.prompts]
-        context = sum(lengths) / len(lengths) + together.tokens / len(requests) / 2
-        step = self._times.at(
-            round.batch_size, ratio(together.drafted, together.verify_steps or 1.0), context
-        )
-        prefill = self._times.prefill_ns[round.batch_size] * sum(lengths)
-        return _Group(requests, step, prefill)
+        return _Group(requests, tpots, float(emitted_tokens), float(wall))
 
     def _of(self, domain: str, prompt: str, policy: DraftLengthPolicy) -> Expected:
         key = (domain, prompt, repr(policy))
@@ -165,7 +177,23 @@ class Predictor:
 
 
 def _ratios(plain: _Group, run: _Group) -> list[float]:
-    return _defined(list(map(ratio, plain.tpots(), run.tpots())))
+    return _defined(
+        [ratio(before, tpot) for before, tpot in zip(_repeated(plain, run), run.tpots, strict=True)]
+    )
+
+
+def _repeated(plain: _Group, run: _Group) -> list[float]:
+    """Plain decoding has one course, which each of the run's is held against."""
+    return [*plain.tpots] * (len(run.tpots) // len(plain.tpots))
+
+
+def _by_chance(trace: DraftTrace) -> bool:
+    return bool(((trace.accept > 0) & (trace.accept < 1)).any())
+
+
+def _going_on(counts: NDArray[np.int64], steps: int) -> NDArray[np.int64]:  # [steps]
+    """A request runs on beyond its record, until the slowest is done; about as it went so far."""
+    return np.resize(counts, steps) if len(counts) else np.zeros(steps, dtype=np.int64)
 
 
 def _defined(values: Sequence[float]) -> list[float]:

@@ -74,7 +74,9 @@ def evaluate(
         objective=recipe.tune.objective,
         seed=grid.seed,
     )
-    results = Results(recipe, outcome, settings, versions, cells, choose(cells), (), trace)
+    expected = {(c.batch_size, c.domain): c.best.k for c in trace.choices} if trace else {}
+    choices = choose(cells, expected)
+    results = Results(recipe, outcome, settings, versions, cells, choices, (), trace)
     found = find(Evidence(cells, results.records, grid))
     if trace:
         found = sorted([*found, *trace_findings(trace, cells)], key=lambda finding: finding.level)

@@ -71,13 +71,16 @@ def measure(
     log: Callable[[str], None] = lambda line: None,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> Outcome:
-    """Measure what the journal lacks, round by round; Ctrl-C ends it and keeps whole rounds."""
+    """Measure what the journal lacks, round by round; Ctrl-C ends it and keeps whole rounds.
+
+    Rounds that the grid no longer needs, given those that are done, are not planned any more.
+    """
     wanted = grid.rounds()
     keys = {round.key for round in wanted}
     done = {key: runs for key, runs in journal.load().items() if key in keys}
     resumed = len(done)
     todo = list(missing(wanted, done))
-    interrupted = False
+    settled, interrupted = 0, False
     try:
         with progress("tuning", len(todo)) as bar:
             if todo:
@@ -85,6 +88,10 @@ def measure(
                 warm_up(loop, grid, warm_up_prompt, conditions)
             started = time.monotonic()
             for count, round in enumerate(todo, 1):
+                if grid.settled(round, done):
+                    settled += 1
+                    bar.advance()
+                    continue
                 bar.describe(f"tuning: {round.name}")
                 runs = measure_round(loop, grid, round, conditions, clock)
                 journal.append(round.key, runs)
@@ -94,7 +101,7 @@ def measure(
                 log(_line(round, runs, f"{resumed + count}/{len(wanted)}", left))
     except KeyboardInterrupt:
         interrupted = True
-    return Outcome(done, len(wanted), resumed, interrupted)
+    return Outcome(done, len(wanted) - settled, resumed, interrupted)
 
 
 def _line(round: Round, runs: Sequence[GroupRun], place: str, seconds_left: float) -> str:

@@ -73,7 +73,7 @@ def summarise(
     seed: int = 0,
 ) -> list[Cell]:
     """Every point that was measured in all its rounds; the pool of all domains comes last."""
-    paired = _pair(rounds.values())
+    found = paired(rounds.values())
     pools = [(domain, [domain]) for domain in domains]
     if len(domains) > 1:
         pools.append((ALL_DOMAINS, list(domains)))
@@ -83,15 +83,15 @@ def summarise(
             len(members) == len(domains),
             batch,
             k,
-            [paired[batch, domain] for domain in members],
+            [found[batch, domain] for domain in members],
             objective,
             seed,
         )
         for batch in batches
         for name, members in pools
-        if all((batch, domain) in paired for domain in members)
+        if all((batch, domain) in found for domain in members)
         for k in (PLAIN, *ks)
-        if all(k in round for domain in members for round in paired[batch, domain])
+        if all(k in round for domain in members for round in found[batch, domain])
     ]
 
 
@@ -109,13 +109,14 @@ def speedup(
     return quantile_interval(ratios, 1 - objective.percentile / 100, rng)
 
 
-def _pair(rounds: Iterable[Sequence[GroupRun]]) -> dict[tuple[int, str], Paired]:
-    paired: dict[tuple[int, str], Paired] = {}
+def paired(rounds: Iterable[Sequence[GroupRun]]) -> dict[tuple[int, str], Paired]:
+    """(batch size, domain) -> its rounds, in the order in which they were measured."""
+    found: dict[tuple[int, str], Paired] = {}
     for runs in rounds:
         first = runs[0]
-        place = paired.setdefault((first.batch_size, first.domain), [])
+        place = found.setdefault((first.batch_size, first.domain), [])
         place.append({run.k: run for run in runs})
-    return paired
+    return found
 
 
 def _tpot_ratios(plain: GroupRun, run: GroupRun) -> list[float]:

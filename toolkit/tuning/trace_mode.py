@@ -8,10 +8,9 @@ the prompts confirm the winner of each batch size, its neighbours and plain deco
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ import numpy as np
 from toolkit.backends.runtime import Runtime
 from toolkit.errors import InputError
 from toolkit.measure.run import EncodedPrompt, sampling_of
-from toolkit.measure.step_times import MAX_ROUNDS, StepTime, StepTimes, measure_steps
+from toolkit.measure.step_times import StepTimes
+from toolkit.measure.time_steps import MAX_ROUNDS, measure_steps
 from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import Wanted, target_outputs
 from toolkit.progress import progress
@@ -31,39 +31,15 @@ from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.trace import DraftTrace, TracedText
 from toolkit.store import Store, digest, write_atomic
-from toolkit.tuning.choose import Choice, choose, overall
-from toolkit.tuning.grid import PLAIN, Grid, Round
+from toolkit.tuning.choose import Choice, choose
+from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
+from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.predict import Predictor, Traces
 from toolkit.tuning.summary import Cell
 
-SHARE = 1 / 8  # of the rounds are measured to confirm
 LARGEST_BATCH = 16  # of generating: beyond it a step takes longer with every request
 
 Texts = Mapping[tuple[str, str], TracedText]  # (domain, prompt id)
-
-
-@dataclass(frozen=True)
-class ConfirmGrid(Grid):
-    """A share of a grid's rounds, with draft lengths of its own at each batch size."""
-
-    at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-
-    def lengths(self, batch: int) -> tuple[int, ...]:
-        return self.at[batch]
-
-    def rounds(self) -> list[Round]:
-        kept: list[Round] = []
-        counts: dict[tuple[str, int], int] = {}
-        for round in super().rounds():
-            place = (round.domain, round.batch_size)
-            counts[place] = counts.get(place, 0) + 1
-            if counts[place] <= self._wanted(*place):
-                kept.append(round)
-        return kept
-
-    def _wanted(self, domain: str, batch: int) -> int:
-        least = 2 if len(self.domains) == 1 else 1  # an interval needs two
-        return max(least, math.ceil(SHARE * (len(self.domains[domain]) // batch)))
 
 
 @dataclass(frozen=True)
@@ -116,8 +92,10 @@ class TraceReport:
             "outputs_cached": traced.cached,
             "agreement": dict(traced.agreement),
             "seconds": dict(traced.seconds),
+            "step_time_tokens": self.times.emitted_tokens,
             "step_times": [asdict(point) for point in self.times.points],
             "prefill_ns_per_token": {str(b): ns for b, ns in self.times.prefill_ns.items()},
+            "change_ns": {str(b): ns for b, ns in self.times.change_ns.items()},
         }
 
 
@@ -264,17 +242,13 @@ def step_times(
             sampling=sampling_of(prompt, sampling),
             advance=bar.advance,
         )
-    points = [asdict(point) for point in times.points]
-    found = {"points": points, "prefill_ns": {str(b): ns for b, ns in times.prefill_ns.items()}}
-    write_atomic(path, json.dumps(found) + "\n")
+    write_atomic(path, json.dumps(times.to_json()) + "\n")
     return times
 
 
 def _read_times(path: Path) -> StepTimes | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        points = tuple(StepTime(**point) for point in found["points"])
-        return StepTimes(points, {int(b): float(ns) for b, ns in found["prefill_ns"].items()})
+        return StepTimes.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there, or not ours: measured anew and replaced
 
@@ -298,12 +272,10 @@ def predict(
         grid.rounds(), {PLAIN: Fixed(PLAIN), longest: Adaptive(least, longest)}
     )
     choices = choose(cells)
-    at = {c.batch_size: _neighbourhood(c.best.k, grid.ks) for c in overall(choices)}
-    ks = tuple(sorted({k for lengths in at.values() for k in lengths}))
-    confirm = ConfirmGrid(ks, tuple(sorted(at)), grid.domains, grid.seed, at)
+    confirm = confirm_grid(grid, cells, choices, recipe.tune.objective)
     again = [
         cell
-        for batch, lengths in at.items()
+        for batch, lengths in confirm.at.items()
         for cell in predictor.cells(
             [round for round in confirm.rounds() if round.batch_size == batch],
             {k: fixed[k] for k in (PLAIN, *lengths)},
@@ -311,9 +283,3 @@ def predict(
     ]
     drafted = [cell for cell in adaptive if not cell.plain]
     return TraceReport(cells, choices, drafted, again, traced, times, log), confirm
-
-
-def _neighbourhood(best: int, ks: Sequence[int]) -> tuple[int, ...]:
-    ordered = sorted(ks)
-    place = ordered.index(best)
-    return tuple(ordered[max(0, place - 1) : place + 2])

@@ -1,0 +1,50 @@
+"""What is measured after a prediction: a share of the rounds, few lengths, and not for long."""
+
+import pytest
+
+from tests.tuning.made_runs import round_of
+from tests.tuning.test_grid import grid
+from tests.tuning.test_predict import predicted
+from toolkit.recipe.schema import Objective
+from toolkit.tuning.choose import choose
+from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
+
+
+def test_only_a_share_of_the_rounds_confirms_each_with_the_lengths_of_its_batch():
+    plan = grid(24, batches=(1, 8), ks=(1, 2, 3, 4))
+    confirm = ConfirmGrid((1, 2, 3), (1, 8), plan.domains, 0, at={1: (2, 3), 8: (1, 2)})
+    rounds = confirm.rounds()
+    counts = {
+        (domain, batch): sum((r.domain, r.batch_size) == (domain, batch) for r in rounds)
+        for domain in plan.domains
+        for batch in (1, 8)
+    }
+    assert counts == {("code", 1): 4, ("edit", 1): 4, ("code", 8): 1, ("edit", 8): 1}
+    assert {r.key for r in rounds} <= {r.key for r in plan.rounds()}
+    for round in rounds:
+        assert sorted(confirm.order(round)) == [0, *confirm.at[round.batch_size]]
+
+
+def test_neighbours_are_measured_only_where_the_prediction_cannot_tell_them_apart():
+    plan = grid(8, batches=(1,), ks=(2, 4), domains=("edit",))
+    # Always accepted: 10 / 4 against 10 / 2.8 ms. Four is far ahead.
+    cells = list(predicted(plan, {}).values())
+    confirm = confirm_grid(plan, cells, choose(cells), Objective())
+    assert confirm.at == {1: (4,)}
+    # Never accepted: 10 / 12 against 10 / 14. Nearly half of the drafts: close to each other.
+    half = list(predicted(plan, {p.id: 0.62 for p in plan.domains["edit"]}).values())
+    assert confirm_grid(plan, half, choose(half), Objective()).at == {1: (2, 4)}
+
+
+@pytest.mark.parametrize(("wild", "settled"), [(1.0, True), (1.5, False)])
+def test_a_batch_size_is_done_when_its_interval_is_tight(wild, settled):
+    plan = grid(24, batches=(2,), ks=(2, 4), domains=("edit",))
+    confirm = ConfirmGrid((4,), (2,), plan.domains, 0, at={2: (4,)})
+    rounds = confirm.rounds()
+    assert len(rounds) == 2
+    tpots = [{0: [10.0, 10.0], 4: [5.0, 5.0]}, {0: [10.0, 10.0], 4: [5.0 * wild, 5.0]}]
+    done = {r.key: round_of(t, name=r.key) for r, t in zip(rounds, tpots, strict=True)}
+    assert not confirm.settled(rounds[0], {})
+    assert not confirm.settled(rounds[0], {rounds[0].key: done[rounds[0].key]})
+    assert confirm.settled(rounds[0], done) == settled
+    assert not plan.settled(rounds[0], done)

@@ -1,0 +1,268 @@
+"""Measuring the table of step times, on the loaded models in the loop that serves.
+
+Only there everything is paid. Draft lengths take turns within a prefill and batch sizes take turns
+over the run, so that a disturbance hits all of them; a point is the median of its samples, and
+measuring ends when medians are tight. A drafter that finds less than it was asked for is topped up:
+what is timed is a draft of that length, while how long drafts really are, the trace knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter_ns
+
+import numpy as np
+
+from toolkit.measure.step_times import StepTime, StepTimes
+from toolkit.recipe.schema import Speculation
+from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.interfaces import (
+    Drafter,
+    DraftRequest,
+    LanguageModel,
+    Proposal,
+    SamplingParams,
+    Step,
+    StepOutput,
+)
+from toolkit.speculation.loop import SpeculativeLoop
+from toolkit.speculation.request import Request
+
+# Steps of one draft length in a row: the first pays for the change, the others do not.
+IN_A_ROW = 4
+TURNS = 2  # of every draft length after one prefill
+MIN_ROUNDS, MAX_ROUNDS = 2, 4
+TIGHT = 0.03  # of the median: half the width of its 95 % interval
+
+
+def draft_lengths(longest: int) -> list[int]:
+    """Which to measure: none, the powers of two, and the longest; the rest lies between them."""
+    powers = [2**i for i in range(longest.bit_length()) if 2**i < longest]
+    return [0, *powers, longest]
+
+
+@dataclass
+class _Samples:
+    """Steps of one (batch, context, draft length), in order."""
+
+    verify: list[float] = field(default_factory=list)
+    draft: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+    contexts: list[float] = field(default_factory=list)
+    changes: list[float] = field(default_factory=list)  # first of a row, over the others' median
+
+    def spread(self) -> float:
+        """Half the 95 % interval of the median, from the quartiles, as a part of the median."""
+        low, high = np.quantile(self.total, [0.25, 0.75])
+        # 1.57 IQR / sqrt(n): McGill, Tukey and Larsen (1978).
+        return float(1.57 * (high - low) / np.sqrt(len(self.total)) / median(self.total))
+
+
+def measure_steps(
+    target: LanguageModel,
+    drafter: Callable[[], Drafter],
+    *,
+    text: Sequence[int],  # real tokens to fill contexts with
+    batches: Sequence[int],
+    longest: int,  # draft
+    contexts: tuple[int, int],  # the shorter first
+    sampling: SamplingParams,
+    clock: Callable[[], int] = perf_counter_ns,
+    advance: Callable[[float], None] = lambda rounds: None,
+) -> StepTimes:
+    """Rounds over all batch sizes and contexts until every median is tight."""
+    lengths = draft_lengths(longest)
+    places = [(batch, context) for batch in batches for context in sorted(set(contexts))]
+    samples = {(b, c, d): _Samples() for b, c in places for d in lengths}
+    prefill: dict[int, list[float]] = {batch: [] for batch in batches}
+    rng = np.random.default_rng(sampling.seed)
+    emitted = 0
+    for count in range(MAX_ROUNDS):
+        for place in rng.permutation(len(places)):
+            batch, context = places[place]
+            bench = _Bench(target, drafter(), clock)
+            first = _prompts(text, batch, context, count)
+            found = {length: samples[batch, context, length] for length in lengths}
+            took, tokens = bench.run(first, found, sampling, rng)
+            prefill[batch].append(took / (batch * context))
+            emitted += tokens
+        advance(1)
+        loose = [s for s in samples.values() if len(s.total) > 1 and s.spread() > TIGHT]
+        if count + 1 >= MIN_ROUNDS and not loose:
+            break
+    points = tuple(_point(b, d, found) for (b, _, d), found in samples.items() if found.total)
+    return StepTimes(
+        points,
+        {batch: median(times) for batch, times in prefill.items()},
+        {
+            batch: _change(found for (b, _, _), found in samples.items() if b == batch)
+            for batch in batches
+        },
+        emitted,
+    )
+
+
+def _change(samples: Iterable[_Samples]) -> float:
+    """What a step pays whose number of tokens is new."""
+    return max(0.0, median([more for found in samples for more in found.changes] or [0.0]))
+
+
+def _prompts(text: Sequence[int], batch: int, context: int, turn: int) -> Iterator[tuple[int, ...]]:
+    """Stretches of the text that begin at different places."""
+    for place in range(batch):
+        start = (place + turn * batch) * 37 % len(text)
+        yield tuple(text[(start + i) % len(text)] for i in range(context))
+
+
+def _point(batch: int, drafted: int, found: _Samples) -> StepTime:
+    verify, draft, total = (median(v) for v in (found.verify, found.draft, found.total))
+    overheads = [t - v - d for t, v, d in zip(found.total, found.verify, found.draft, strict=True)]
+    return StepTime(
+        batch_size=batch,
+        drafted=drafted,
+        context=round(float(np.mean(found.contexts))),
+        samples=len(found.total),
+        verify_ns=verify,
+        draft_ns=draft,
+        overhead_ns=median(overheads),
+        total_ns=total,
+        spread=found.spread(),
+    )
+
+
+class _Bench:
+    """A loop over the models whose parts are timed."""
+
+    def __init__(self, target: LanguageModel, drafter: Drafter, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._target = _TimedTarget(target, clock)
+        self._drafter = _TimedDrafter(drafter, clock)
+        self._max_seq_len = target.max_seq_len
+        self._grown = self._emitted = 0  # tokens of the longest request, of all that were emitted
+
+    def run(
+        self,
+        prompts: Iterator[tuple[int, ...]],
+        found: Mapping[int, _Samples],
+        sampling: SamplingParams,
+        rng: np.random.Generator,
+    ) -> tuple[int, int]:
+        """Add samples of every draft length; returns nanoseconds of prefill and tokens emitted."""
+        policy = _Steered(max(found))
+        texts = list(prompts)
+        loop = SpeculativeLoop(
+            self._target, self._drafter, policy, max_prefill_tokens=sum(map(len, texts))
+        )
+        try:
+            for text in texts:
+                loop.submit(Request(text, self._max_seq_len, sampling))
+            start = self._clock()
+            loop.step()
+            prefill = self._clock() - start
+            self._grown = len(texts[0]) + 1
+            lengths = list(found)
+            for length in [int(n) for _ in range(TURNS) for n in rng.permutation(lengths)]:
+                policy.draft_len = length
+                if self._grown + IN_A_ROW * (length + 1) + max(found) >= self._max_seq_len:
+                    break
+                self._row(loop, found[length])
+            return prefill, self._emitted
+        finally:
+            loop.close()
+
+    def _row(self, loop: SpeculativeLoop, found: _Samples) -> None:
+        """Steps of one draft length: the first for the change, the others for the length."""
+        first = self._step(loop)
+        times: list[int] = []
+        for _ in range(IN_A_ROW - 1):
+            context = self._grown
+            times.append(self._step(loop))
+            found.verify.append(self._target.ns)
+            found.draft.append(self._drafter.ns)
+            found.contexts.append(context)
+        found.total += times
+        found.changes.append(first - median(times))
+
+    def _step(self, loop: SpeculativeLoop) -> int:
+        """Nanoseconds; the context grows by the most tokens that a request emitted."""
+        self._target.ns = self._drafter.ns = 0
+        start = self._clock()
+        chunks = loop.step()
+        took = self._clock() - start
+        self._grown += max(len(chunk.tokens) for chunk in chunks)
+        self._emitted += sum(len(chunk.tokens) for chunk in chunks)
+        return took
+
+
+@dataclass
+class _Steered(DraftLengthPolicy):
+    """The draft length of the step that is timed next."""
+
+    longest: int
+    draft_len: int = 0
+
+    @classmethod
+    def of(cls, options: Speculation) -> _Steered:
+        return cls(options.max_draft_len)
+
+    def first(self) -> int:
+        return self.longest
+
+    def now(self, draft_len: int, active: int) -> int:
+        return self.draft_len
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        return draft_len
+
+
+class _TimedTarget:
+    """The target, counting the time of its forward passes."""
+
+    def __init__(self, model: LanguageModel, clock: Callable[[], int]) -> None:
+        self._model, self._clock, self.ns = model, clock, 0
+        self.vocab_size, self.max_seq_len = model.vocab_size, model.max_seq_len
+        self.max_batch_size = model.max_batch_size
+        self.open, self.close, self.length = model.open, model.close, model.length
+        self.truncate, self.keep = model.truncate, model.keep
+
+    def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
+        start = self._clock()
+        try:
+            return self._model.forward(steps)
+        finally:
+            self.ns += self._clock() - start
+
+
+class _TimedDrafter(Drafter):
+    """A drafter, counting the time of its proposals, each of the length that was asked for."""
+
+    def __init__(self, drafter: Drafter, clock: Callable[[], int]) -> None:
+        self._drafter, self._clock, self.ns = drafter, clock, 0
+
+    @classmethod
+    def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
+        raise TypeError("made around a drafter, not from a recipe")
+
+    def begin(self, seq: int, prompt: Sequence[int]) -> None:
+        self._drafter.begin(seq, prompt)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        start = self._clock()
+        proposals = self._drafter.propose(requests)
+        self.ns += self._clock() - start
+        return [_topped_up(*pair) for pair in zip(requests, proposals, strict=True)]
+
+    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
+        self._drafter.accept(seq, tokens, accepted)
+
+    def end(self, seq: int) -> None:
+        self._drafter.end(seq)
+
+
+def _topped_up(request: DraftRequest, proposal: Proposal) -> Proposal:
+    if proposal.probs is not None:
+        return proposal
+    missing = request.draft_len - len(proposal.tokens)
+    return Proposal([*proposal.tokens, *[request.tokens[-1]] * missing])

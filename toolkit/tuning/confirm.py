@@ -1,0 +1,89 @@
+"""What a prediction leaves to be measured: little, and no longer than it takes to be sure.
+
+At each batch size the predicted best draft length, those neighbours that the prediction cannot tell
+from it, and plain decoding, over a share of the rounds; a batch size is done earlier when the
+interval of its speed-up is tight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from toolkit.measure.records import GroupRun
+from toolkit.recipe.schema import Objective
+from toolkit.tuning.choose import Choice, overall
+from toolkit.tuning.grid import Grid, Round
+from toolkit.tuning.summary import Cell, paired, speedup
+
+SHARE = 1 / 8  # of the rounds are measured at most
+NEAR = 0.05  # a neighbour whose predicted speed-up is lower by more is not measured
+FEW = 4  # requests of a domain that are measured at least
+TIGHT = 0.04  # half the width of a speed-up's interval, of the speed-up: enough is known
+
+
+@dataclass(frozen=True)
+class ConfirmGrid(Grid):
+    """A share of a grid's rounds, with draft lengths of its own at each batch size."""
+
+    at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    objective: Objective = field(default_factory=Objective)
+
+    def lengths(self, batch: int) -> tuple[int, ...]:
+        return self.at[batch]
+
+    def rounds(self) -> list[Round]:
+        """Every domain's first round at each batch size before anybody's second."""
+        kept: list[tuple[int, Round]] = []
+        counts: dict[tuple[str, int], int] = {}
+        for round in super().rounds():
+            place = (round.domain, round.batch_size)
+            counts[place] = counts.get(place, 0) + 1
+            if counts[place] <= self._wanted(*place):
+                kept.append((counts[place], round))
+        return [round for _, round in sorted(kept, key=lambda pair: pair[0])]
+
+    def _wanted(self, domain: str, batch: int) -> int:
+        return max(self._least(batch), math.ceil(SHARE * (len(self.domains[domain]) // batch)))
+
+    def _least(self, batch: int) -> int:
+        """Rounds of a domain: an interval needs a few requests, and two rounds in all."""
+        return max(2 if len(self.domains) == 1 else 1, math.ceil(FEW / batch))
+
+    def settled(self, round: Round, done: Mapping[str, Sequence[GroupRun]]) -> bool:
+        """Whether the rounds measured so far say enough about this one's batch size."""
+        found = [paired(done.values()).get((round.batch_size, d), []) for d in self.domains]
+        if any(len(rounds) < self._least(round.batch_size) for rounds in found):
+            return False
+        for k in self.lengths(round.batch_size):
+            rng = np.random.default_rng([self.seed, round.batch_size, k])
+            gain = speedup(found, k, self.objective, rng)
+            if gain is None or gain.high - gain.low > 2 * TIGHT * gain.value:
+                return False
+        return True
+
+
+def confirm_grid(
+    grid: Grid, predicted: Sequence[Cell], choices: Sequence[Choice], objective: Objective
+) -> ConfirmGrid:
+    """The rounds and draft lengths that are worth measuring."""
+    at = {c.batch_size: _worth_it(c, predicted, grid.ks) for c in overall(choices)}
+    ks = tuple(sorted({k for lengths in at.values() for k in lengths}))
+    return ConfirmGrid(ks, tuple(sorted(at)), grid.domains, grid.seed, at, objective)
+
+
+def _worth_it(choice: Choice, predicted: Sequence[Cell], ks: Sequence[int]) -> tuple[int, ...]:
+    """The best and, of its neighbours, those that come near it."""
+    ordered, best = sorted(ks), choice.best
+    gains = {
+        cell.k: cell.speedup.value
+        for cell in predicted
+        if (cell.batch_size, cell.domain) == (best.batch_size, best.domain) and cell.speedup
+    }
+    place = ordered.index(best.k)
+    around = ordered[max(0, place - 1) : place + 2]
+    lowest = gains.get(best.k, 0.0) * (1 - NEAR)
+    return tuple(k for k in around if k == best.k or gains.get(k, 0.0) >= lowest)
