@@ -10,7 +10,10 @@ MS = 1_000_000
 
 
 def record(**given: Any) -> RequestRecord:
-    """One request: prefill at 100 ms, and then a token every 10 ms unless told otherwise."""
+    """One request: prefill at 100 ms, and then a token every 10 ms unless told otherwise.
+
+    Chunks arrive evenly.
+    """
     tokens = given.get("output_tokens", 11)
     drafted = tuple(given.get("drafted_per_step", ()))
     values: dict[str, Any] = {
@@ -28,12 +31,15 @@ def record(**given: Any) -> RequestRecord:
         "accepted_per_step": (0,) * (len(drafted) or tokens - 1),
         "ttft_ns": 100 * MS,
         "e2e_ns": (100 + 10 * (tokens - 1)) * MS,
-        "chunk_ns": (100 * MS,),
         "bigrams": tokens - 1,
         "unique_bigrams": tokens - 1,
         "finish": "length",
     }
-    return RequestRecord(**(values | given))
+    values |= given
+    steps, ttft = values["verify_steps"], values["ttft_ns"]
+    step = (values["e2e_ns"] - ttft) // max(1, steps)
+    values.setdefault("chunk_ns", tuple(ttft + step * i for i in range(steps + 1)))
+    return RequestRecord(**values)
 
 
 def timed(tpot_ms: float, **given: Any) -> RequestRecord:

@@ -76,9 +76,10 @@ def test_a_mixed_batch_costs_what_its_tokens_cost_and_each_change_is_paid():
     times = measured(NGramDrafter(8, 8), FakeClock(), batches=(2,), change=4)
     assert times.change_ns == {2: 4 * MS}
     drafted = np.array([[4, 0], [4, 0], [0, 4], [1, 1], [0, 0]])
-    # 2 + 4 tokens three times, however they are spread; 2 + 2 and 2 after a change each.
+    # 2 + 4 tokens three times, however they are spread; 2 + 2 and 2 after a change each, as is the
+    # first after prefill.
     assert times.steps(2, drafted, np.full(5, 20.0)) == pytest.approx(
-        np.array([26, 26, 26, 24 + 4, 22 + 4]) * MS
+        np.array([26 + 4, 26, 26, 24 + 4, 22 + 4]) * MS
     )
 
 

@@ -29,6 +29,46 @@ def test_off_when_no_interval_lies_above_one():
     assert schedule([choice]) == [(1, 0)]
 
 
+def test_a_length_that_makes_a_domain_slower_is_not_taken_for_all_of_them():
+    # k = 4 gains most over all prompts but loses in chat; k = 2 gains a little everywhere.
+    rounds = {
+        **rounds_of(*[{0: [10], 2: [8], 4: [2]}] * 4, domain="edit"),
+        **rounds_of(*[{0: [10], 2: [8], 4: [20]}] * 2, domain="chat"),
+    }
+    cells = summary(rounds, domains=("edit", "chat"))
+    pool = next(c for c in choose(cells) if c.domain == "all")
+    assert (pool.verdict, pool.k) == ("on", 2)
+    assert "k = 4 would gain 5.00x over all prompts but makes chat slower (0.50x)" in pool.note
+    free = choose(cells, Objective(no_domain_slower=False))
+    assert next(c for c in free if c.domain == "all").k == 4
+    # A domain that is served apart may take what suits it.
+    assert next(c for c in choose(cells) if c.domain == "edit").k == 4
+
+
+def test_what_a_prediction_expects_is_taken_where_it_surely_pays():
+    cells = summary(rounds_of(*[{0: [10], 2: [5], 4: [4]}] * 4))
+    assert choose(cells, expected={(1, "edit"): 2})[0].k == 2
+    lost = summary(rounds_of(*[{0: [10], 2: [11], 4: [4]}] * 4))
+    assert choose(lost, expected={(1, "edit"): 2})[0].k == 4
+
+
+def limited(limit, times):
+    objective = Objective(metric="throughput_under_tpot", tpot_limit_ms=limit)
+    cells = summarise(
+        rounds_of(*[times] * 4), ks=(2, 4), batches=(1,), domains=("edit",), objective=objective
+    )
+    return choose(cells, objective)[0]
+
+
+def test_a_limit_on_tpot_rules_lengths_out_and_may_ask_for_speculation_alone():
+    times = {0: [10], 2: [8], 4: [4]}
+    assert limited(5, times).k == 4
+    choice = limited(9, {0: [10], 2: [8], 4: [12]})
+    assert (choice.verdict, choice.k) == ("on", 2)  # plain decoding would exceed the limit
+    assert limited(3, times).verdict == "off"
+    assert "k = 4 would gain" in limited(3, times).note
+
+
 def test_a_tie_goes_to_the_shorter_draft():
     (choice,) = choose(summary(rounds_of(*[{0: [10], 2: [5], 4: [5]}] * 4)))
     assert choice.k == 2

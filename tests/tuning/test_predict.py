@@ -95,18 +95,18 @@ def test_a_batch_that_drafts_now_and_then_pays_for_the_tokens_it_reads_and_for_e
     plan = grid(4, batches=(2,), ks=(2, 4), domains=("edit",))
     wrong = {p.id: 0.0 for p in plan.domains["edit"]}
     cells = predicted(plan, wrong, offered=[4, 0], change=3.0)
-    # Nothing stands, so every token is a step: 14 ms and 10 ms in turn, and 3 ms for each of the
-    # 19 changes: (10 x 14 + 10 x 10 + 19 x 3) / 20.
-    assert cells[2, "edit", 4].tpot_p50_ns == pytest.approx(14.85 * MS)
+    # Nothing stands, so every token is a step: 14 ms and 10 ms in turn, and 3 ms for each change,
+    # the one after prefill included: (10 x 14 + 10 x 10 + 20 x 3) / 20.
+    assert cells[2, "edit", 4].tpot_p50_ns == pytest.approx(15 * MS)
     assert cells[2, "edit", 4].draft_tokens == 4 * 40
-    # Plain decoding never changes.
-    assert cells[2, "edit", 0].tpot_p50_ns == pytest.approx(10 * MS)
+    # Plain decoding changes once.
+    assert cells[2, "edit", 0].tpot_p50_ns == pytest.approx((10 + 3 / 20) * MS)
 
 
 def test_requests_out_of_step_share_the_tokens_of_a_step():
     plan = grid(2, batches=(2,), ks=(2, 4), domains=("edit",))
     one, two = (p.id for p in plan.domains["edit"])
-    cells = predicted(plan, {one: 1.0, two: 0.0}, change=2.0)
+    cells = predicted(plan, {one: 1.0, two: 0.0})
     # One emits five a step and is done after four; the other drafts for nothing: 14 ms a step.
     assert cells[2, "edit", 4].tpot_p50_ns == pytest.approx((14 / 5 + 14) / 2 * MS)
 

@@ -126,15 +126,25 @@ class Page(HTMLParser):
 
 def test_the_report_is_one_file_with_every_plot_and_number(tmp_path):
     files = write_results(tmp_path, results(), recipe())
-    assert sorted(files) == ["records.csv", "report.html", "results.json", "tuned.yaml"]
+    assert sorted(files) == [
+        "records.csv", "report.html", "results.json", "summary.md", "tuned.yaml",
+    ]  # fmt: skip
     text = files["report.html"].read_text(encoding="utf-8")
     page = Page()
     page.feed(text)
-    assert page.plots == ["plot-0", "plot-1", "plot-2"]
+    assert page.plots == [f"plot-{place}" for place in range(6)]
     assert page.outside == []
-    # Head and one choice; head, plain and two draft lengths.
-    assert page.rows == 2 + 4
-    for title in ("Acceptance by position", "TPOT against draft length", "Speed-up against batch"):
+    # Head and one choice; head and three servers; head, plain and two draft lengths.
+    assert page.rows == 2 + 4 + 4
+    for title in (
+        "TPOT surface",
+        "Speed-up against batch",
+        "TPOT against draft length",
+        "Acceptance by position",
+        "Accepted tokens of a verify step",
+        "Token timeline",
+        "How to deploy it",
+    ):
         assert title in text
 
 

@@ -5,6 +5,7 @@ import pytest
 from tests.measure.made_records import MS
 from tests.tuning.made_runs import rounds_of
 from toolkit.recipe.schema import Objective
+from toolkit.tuning.objective import Gpus
 from toolkit.tuning.summary import summarise
 
 THREE = rounds_of(
@@ -32,6 +33,23 @@ def test_speedup_at_another_percentile_is_what_that_share_of_requests_reaches():
     (_, drafted) = cells(THREE, percentile=99)
     # The 1 % quantile of 1, 1.25, 2 lies 2 % of the way from the first to the second.
     assert drafted.speedup.value == pytest.approx(1 + 0.02 * 0.25)
+
+
+def test_a_draft_on_gpus_of_its_own_must_earn_them():
+    rounds = rounds_of(*[{0: [10.0], 2: [5.0]}] * 3)
+    found = summarise(
+        rounds,
+        ks=(2,),
+        batches=(1,),
+        domains=("edit",),
+        objective=Objective(metric="gpu_seconds"),
+        gpus=Gpus(1, 2),
+    )
+    # Eleven tokens in 100 + 10 x 10 ms, and in 100 + 10 x 5 ms: throughput 4/3, on twice the GPUs.
+    assert found[1].gains.throughput.value == pytest.approx(200 / 150)
+    assert found[1].speedup.value == pytest.approx(200 / 150 / 2)
+    assert found[0].gpu_seconds_per_million_tokens == pytest.approx(0.2 / 11 * 1e6)
+    assert found[1].gpu_seconds_per_million_tokens == pytest.approx(2 * 0.15 / 11 * 1e6)
 
 
 def test_times_and_counts():

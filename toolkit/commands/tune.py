@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from toolkit.measure.trace_log import Log
     from toolkit.recipe.schema import Recipe
     from toolkit.store import Store
+    from toolkit.tuning.compare import Comparison
     from toolkit.tuning.grid import Grid
     from toolkit.tuning.results import Results
     from toolkit.tuning.trace_mode import TraceReport
@@ -85,6 +86,23 @@ def tune(
         bool, typer.Option("--fresh", help="Measure anew what an earlier run already has.")
     ] = False,
     dialect: Dialect = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="OLD.json",
+            help="results.json of an earlier run: exit code 1 where a domain lost speed-up or "
+            "acceptance.",
+        ),
+    ] = None,
+    wandb: Annotated[
+        str | None,
+        typer.Option(
+            "--wandb",
+            metavar="PROJECT",
+            help="Log to Weights & Biases, offline unless WANDB_MODE=online.",
+        ),
+    ] = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
@@ -104,10 +122,13 @@ def tune(
     from toolkit.backends.runtime import open_runtime
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
+    from toolkit.optional import require
     from toolkit.store import open_store
-    from toolkit.tuning.output import results_directory
+    from toolkit.tuning.compare import load_old
+    from toolkit.tuning.output import results_directory, write_results
     from toolkit.tuning.session import identify
     from toolkit.tuning.setup import check, for_every_k, with_options
+    from toolkit.tuning.wandb_log import log_to_wandb
 
     if dialect is not None:
         known_dialect(dialect)
@@ -131,17 +152,27 @@ def tune(
         else traffic.sets
     )
     check(found, sets)
+    old = None if against is None else load_old(against)
+    if wandb is not None:
+        require("wandb", extra="wandb", why="--wandb")
     with results_directory(out or Path("spectool-results") / found.name) as directory:
         # Built as the recipe stands: what this run measures is no business of the next command.
         built = replace(_build(original, where, offline_or_environment(offline)), recipe=found)
         runtime = open_runtime(replace(built, recipe=for_every_k(found)), threads=threads)
         identity = identify(built, threads=threads)
-        work = _Work(found, sets, runtime, identity, directory, fresh)
+        work = _Work(found, sets, runtime, identity, _templates(built), directory, fresh)
         results = work.grid() if mode == "grid" else work.trace(where, traffic)
-        if results is not None:
-            _say(results, original, directory, as_json, dialect)
-        if results is None or results.outcome.interrupted:
+        if results is None:
             raise typer.Exit(INTERRUPTED)
+        comparison = _compared(results, old, against)
+        files = write_results(directory, results, original, comparison)
+        _say(results, comparison, files, as_json, dialect)
+        if wandb is not None:
+            typer.echo(f"wandb: {log_to_wandb(results, files, wandb, directory)}", err=True)
+        if results.outcome.interrupted:
+            raise typer.Exit(INTERRUPTED)
+        if comparison and not comparison.passed:
+            raise typer.Exit(1)
 
 
 def _recipe(name: str | None, overrides: Sequence[str], store: Store) -> Recipe:
@@ -175,6 +206,12 @@ def _build(recipe: Recipe, store: Store, offline: bool | None) -> BuiltModels:
     return build(make_plan(recipe, store), store, offline=offline, report=report)
 
 
+def _templates(built: BuiltModels) -> dict[str, str | None]:
+    from toolkit.checkpoint.tokenizer import load_tokenizer
+
+    return {role: load_tokenizer(path).chat_template for role, path in built.tokenizers.items()}
+
+
 def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
     """What --log names, after checking that the two options go together."""
     from toolkit.errors import InputError, did_you_mean
@@ -199,6 +236,7 @@ class _Work:
     sets: Sequence[PromptSet]
     runtime: Runtime
     identity: dict[str, Any]
+    templates: Mapping[str, str | None]  # role -> chat template
     directory: Path
     fresh: bool
 
@@ -269,7 +307,9 @@ class _Work:
         )
         if not outcome.rounds:
             return None
-        return evaluate(recipe, grid, outcome, journal.settings, provenance(), report)
+        return evaluate(
+            recipe, grid, outcome, journal.settings, provenance(), report, self.templates
+        )
 
 
 def _cached(cached: bool) -> str:
@@ -282,18 +322,30 @@ def _log(line: str) -> None:
         typer.echo(line, err=True)
 
 
+def _compared(
+    results: Results, old: Mapping[str, Any] | None, path: Path | None
+) -> Comparison | None:
+    from toolkit.tuning.compare import compare
+
+    if old is None or path is None:
+        return None
+    return compare(old, path, results.choices, results.cells, results.settings)
+
+
 def _say(
-    results: Results, original: Recipe, directory: Path, as_json: bool, dialect: str | None
+    results: Results,
+    comparison: Comparison | None,
+    files: Mapping[str, Path],
+    as_json: bool,
+    dialect: str | None,
 ) -> None:
-    """Files first: whatever happens to the terminal, the results are safe."""
+    """After the files are written: whatever happens to the terminal, the results are safe."""
     from toolkit.tuning.dialect_table import in_dialect, print_dialect
-    from toolkit.tuning.output import write_results
     from toolkit.tuning.results import document
-    from toolkit.tuning.table import print_tables
+    from toolkit.tuning.table import diagnosis_lines, gate_lines, print_tables
     from toolkit.tuning.trace_table import print_trace_tables
 
     outcome = results.outcome
-    files = write_results(directory, results, original)
     if outcome.resumed:
         typer.echo(f"{outcome.resumed} of {outcome.planned} rounds were measured before", err=True)
     if outcome.interrupted:
@@ -306,7 +358,7 @@ def _say(
         typer.echo("no report.html: it needs plotly (pip install 'spectool[report]')", err=True)
     if as_json:
         paths = {name: str(path) for name, path in files.items()}
-        found = {**document(results, whole=False), "files": paths}
+        found = {**document(results, comparison, whole=False), "files": paths}
         if dialect is not None:
             found["as"] = in_dialect(dialect, results.cells)
         print(json.dumps(found, allow_nan=False))
@@ -316,7 +368,15 @@ def _say(
     print_tables(results)
     if dialect is not None:
         print_dialect(dialect, results.cells)
+    for line in diagnosis_lines(results.diagnoses):
+        print(line)
     for finding in results.findings:
         print(f"{finding.level}: {finding.text}")
     print(results.verdict)
+    for spelling in results.spellings:
+        print(f"{spelling.server}: {spelling}")
+    if comparison:
+        print(f"\nagainst {comparison.old}:")
+        for line in gate_lines(comparison):
+            print(line)
     print("".join(f"\n{name:<13}{path}" for name, path in files.items()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from toolkit.export.peer import Answer, Method, Option, Peer
 from toolkit.export.weights import bare_draft, draft_of, hugging_face, quantized
 from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import DRAFTERS
+from toolkit.speculation.draft_length import batch_ranges
 from toolkit.speculation.drafters.ngram import NGramSpeculation
 
 TITLE = "vLLM"
@@ -137,21 +138,13 @@ def _speculate(recipe: Recipe, answer: Answer, **config: Any) -> None:
 def _schedule(recipe: Recipe, answer: Answer) -> None:
     config = answer.options[CONFIG]
     assert isinstance(config, dict)
-    config["num_speculative_tokens_per_batch_size"] = list(_ranges(recipe))
+    steps = [(e.batch, e.draft_len) for e in recipe.speculation.draft_length.schedule]
+    ranges = batch_ranges(steps, recipe.engine.max_batch_size)
+    config["num_speculative_tokens_per_batch_size"] = list(map(list, ranges))
     answer.notes.append(
         f"speculation.draft_length.schedule: {TITLE} documents draft lengths by batch size for "
         "EAGLE, EAGLE-3 and DFlash; others may not have them"
     )
-
-
-def _ranges(recipe: Recipe) -> Iterator[list[int]]:
-    """[first, last, draft tokens], without gaps from 1 to the largest batch."""
-    steps = recipe.speculation.draft_length.schedule
-    largest = max(recipe.engine.max_batch_size, steps[-1].batch)
-    for number, step in enumerate(steps):
-        first = step.batch if number else 1
-        last = steps[number + 1].batch - 1 if number + 1 < len(steps) else largest
-        yield [first, last, step.draft_len]
 
 
 METHODS: Mapping[str, Method] = {

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.integer[Any] | np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,25 +59,27 @@ class StepTimes:
 
     def at(self, batch: int, drafted: float, context: float) -> float:
         """Nanoseconds of a step in which every request drafts the same, as before it."""
-        [ns] = self.steps(batch, np.full((1, batch), float(drafted)), np.array([float(context)]))
+        [ns] = self._steady(batch, np.full((1, batch), float(drafted)), np.array([float(context)]))
         return float(ns)
 
     def steps(
         self,
         batch: int,
-        drafted: NDArray[
-            np.integer[Any] | np.floating[Any]
-        ],  # [S, batch] tokens that each request drafts in each step
+        drafted: Counts,  # [S, batch] tokens that each request drafts in each step
         context: Floats,  # [S] tokens of a request, in the mean
     ) -> Floats:  # [S] nanoseconds
-        """One after the other; linear between numbers of tokens and along the context."""
+        """One after the other, the first of them after a prefill, which had another shape."""
+        changed = np.diff(drafted.sum(axis=1), prepend=-1) != 0
+        total: Floats = self._steady(batch, drafted, context) + changed * self.change_ns[batch]
+        return total
+
+    def _steady(self, batch: int, drafted: Counts, context: Floats) -> Floats:
+        """Linear between numbers of tokens and along the context."""
         here = [point for point in self.points if point.batch_size == batch]
-        tokens = batch + drafted.sum(axis=1)
-        reading = _between(here, _reading, batch, tokens, context)
+        reading = _between(here, _reading, batch, batch + drafted.sum(axis=1), context)
         # Who drafts nothing waits for those who do.
         drafting = _between(here, _drafting, batch, batch * (1 + drafted.max(axis=1)), context)
-        changed = np.concatenate([[0.0], np.diff(tokens)]) != 0
-        total: Floats = reading + drafting + changed * self.change_ns[batch]
+        total: Floats = reading + drafting
         return total
 
     def draft_share(self, batch: int, drafted: float, context: float) -> float:

@@ -8,7 +8,7 @@ and draft (9/10, 1/10), keeping only tokens that the draft gives 1/2 emits (11/2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.recipe.schema import Speculation
@@ -129,6 +129,16 @@ class Schedule(DraftLengthPolicy):
 
     def following(self, draft_len: int, drafted: int, accepted: int) -> int:
         return draft_len
+
+
+def batch_ranges(
+    steps: Sequence[tuple[int, int]],  # (from this batch size on, draft_len), ascending
+    largest: int,  # batch size
+) -> list[tuple[int, int, int]]:
+    """(first, last, draft_len) without gaps from batch 1 to the largest."""
+    ends = [batch - 1 for batch, _ in steps[1:]] + [max(largest, steps[-1][0])]
+    starts = [1, *(batch for batch, _ in steps[1:])]
+    return [(a, b, n) for a, b, (_, n) in zip(starts, ends, steps, strict=True)]
 
 
 POLICIES: Mapping[str, type[DraftLengthPolicy]] = {

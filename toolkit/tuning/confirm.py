@@ -17,7 +17,7 @@ from toolkit.measure.records import GroupRun
 from toolkit.recipe.schema import Objective
 from toolkit.tuning.choose import Choice, overall
 from toolkit.tuning.grid import Grid, Round
-from toolkit.tuning.summary import Cell, paired, speedup
+from toolkit.tuning.summary import ONE, Cell, measured_gains, paired
 
 SHARE = 1 / 8  # of the rounds are measured at most
 NEAR = 0.05  # a neighbour whose predicted speed-up is lower by more is not measured
@@ -60,7 +60,7 @@ class ConfirmGrid(Grid):
             return False
         for k in self.lengths(round.batch_size):
             rng = np.random.default_rng([self.seed, round.batch_size, k])
-            gain = speedup(found, k, self.objective, rng)
+            gain = measured_gains(found, k, self.objective, ONE, rng).by(self.objective)
             if gain is None or gain.high - gain.low > 2 * TIGHT * gain.value:
                 return False
         return True

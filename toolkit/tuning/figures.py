@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.optional import require
 from toolkit.tuning.choose import Choice
+from toolkit.tuning.figures_surface import surface
+from toolkit.tuning.figures_tokens import lengths, timeline
+from toolkit.tuning.plot_style import NS_PER_MS, bars, dress, look, milliseconds
 from toolkit.tuning.results import Results
 from toolkit.tuning.summary import Cell
 from toolkit.tuning.trace_mode import TraceReport, pairs
 
-NS_PER_MS = 1_000_000
-# Okabe and Ito: told apart by colour-blind readers and in grey print; black is all domains.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
-FONT = {"family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif", "size": 14}
-
 
 def figures(results: Results) -> list[tuple[str, str, Any]]:
     """(title, how to read it, figure) in the order of the report."""
+    surfaced = results.trace.predicted if results.trace else results.cells
     shown = [
+        (
+            "TPOT surface",
+            ("Predicted from the trace" if results.trace else "Measured")
+            + ": TPOT p50 in ms by draft length and batch size. Blue is faster than plain decoding "
+            "of the same batch size, red is slower.",
+            surface(surfaced),
+        ),
         (
             "Speed-up against batch size",
             "The best draft length of each domain at each batch size, against plain decoding of "
@@ -43,6 +46,20 @@ def figures(results: Results) -> list[tuple[str, str, Any]]:
             "depend on the batch).",
             _acceptance(results),
         ),
+        (
+            "Accepted tokens of a verify step",
+            "How many tokens of a draft stood, at the longest draft length measured, all batch "
+            "sizes together. Each step emits one more: the recovered or the bonus token.",
+            lengths(results),
+        ),
+        (
+            "Token timeline",
+            "The request with the median gain in each domain, at the smallest batch size and its "
+            "best draft length. Tokens that arrive together stand above each other: accepted "
+            "drafts, then the recovered token that replaces a refused draft, or the bonus token "
+            "after a whole one. Dashed: plain decoding of the same prompt.",
+            timeline(results),
+        ),
     ]
     if results.trace:
         shown.append(
@@ -61,18 +78,6 @@ def _domains(results: Results) -> list[str]:
     return list(dict.fromkeys(cell.domain for cell in results.cells))
 
 
-def _look(domain: str, domains: Sequence[str]) -> dict[str, Any]:
-    """Colour and symbol of a domain, the same in every plot."""
-    place = domains.index(domain)
-    color = "#111111" if domain == ALL_DOMAINS else PALETTE[place % len(PALETTE)]
-    return {
-        "line": {"color": color, "width": 2.5 if domain == ALL_DOMAINS else 2},
-        "marker": {"color": color, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-        "name": domain,
-        "legendgroup": domain,
-    }
-
-
 def _speedup(results: Results) -> Any:
     go = require("plotly.graph_objects", extra="report", why="report.html")
     domains = _domains(results)
@@ -85,12 +90,12 @@ def _speedup(results: Results) -> Any:
         figure.add_scatter(
             x=[batches.index(choice.batch_size) + shift for choice in shown],
             y=[choice.best.speedup.value for choice in shown if choice.best.speedup],
-            error_y=_bars([choice.best.speedup for choice in shown], 1.0),
+            error_y=bars([choice.best.speedup for choice in shown], 1.0),
             mode="lines+markers",
             customdata=[[choice.best.k, choice.verdict, choice.batch_size] for choice in shown],
             hovertemplate="batch %{customdata[2]}, k = %{customdata[0]}: %{y:.2f}x "
             "(%{customdata[1]})",
-            **_look(domain, domains),
+            **look(domain, domains),
         )
     for choice in results.choices:
         if choice.best.speedup:
@@ -103,7 +108,7 @@ def _speedup(results: Results) -> Any:
         range=[-0.5, len(batches) - 0.5],
     )
     figure.update_yaxes(title="speed-up over plain decoding (x)", rangemode="tozero")
-    return _dress(figure, 460)
+    return dress(figure, 460)
 
 
 def _label(figure: Any, choice: Choice, batches: list[int], domains: list[str]) -> None:
@@ -133,34 +138,34 @@ def _tpot(results: Results) -> Any:
     for column, batch in enumerate(batches, 1):
         for domain in domains:
             cells = [c for c in results.cells if (c.batch_size, c.domain) == (batch, domain)]
-            look = _look(domain, domains)
+            shown = look(domain, domains)
             drafted = [c for c in cells if not c.plain and c.tpot_p50_ns is not None]
             # Beside each other, so that bars do not hide one another.
             shift = 0.08 * (domains.index(domain) - (len(domains) - 1) / 2)
             figure.add_scatter(
                 x=[cell.k + shift for cell in drafted],
-                y=[_ms(cell.tpot_p50_ns) for cell in drafted],
-                error_y=_bars([cell.tpot_p50_interval for cell in drafted], NS_PER_MS),
+                y=[milliseconds(cell.tpot_p50_ns) for cell in drafted],
+                error_y=bars([cell.tpot_p50_interval for cell in drafted], NS_PER_MS),
                 mode="lines+markers",
                 showlegend=column == 1,
                 customdata=[cell.k for cell in drafted],
                 hovertemplate="k = %{customdata}: %{y:.2f} ms",
                 row=1,
                 col=column,
-                **look,
+                **shown,
             )
-            _plain_line(figure, cells, drafted, look, column)
+            _plain_line(figure, cells, drafted, shown, column)
     ks = sorted({cell.k for cell in results.cells if not cell.plain})
     figure.update_xaxes(title="draft length k", tickvals=ks)
     # One wild interval must not flatten every line: bars may leave the plot.
-    highest = max((_ms(cell.tpot_p50_ns) or 0 for cell in results.cells), default=0)
+    highest = max((milliseconds(cell.tpot_p50_ns) or 0 for cell in results.cells), default=0)
     figure.update_yaxes(range=[0, 1.4 * highest])
     figure.update_yaxes(title="TPOT p50 (ms per token)", col=1)
-    return _dress(figure, 460)
+    return dress(figure, 460)
 
 
 def _plain_line(
-    figure: Any, cells: list[Cell], drafted: list[Cell], look: dict[str, Any], column: int
+    figure: Any, cells: list[Cell], drafted: list[Cell], shown: dict[str, Any], column: int
 ) -> None:
     plain = next((c for c in cells if c.plain and c.tpot_p50_ns is not None), None)
     if plain is None or not drafted:
@@ -168,12 +173,12 @@ def _plain_line(
     ends = [min(cell.k for cell in drafted) - 0.3, max(cell.k for cell in drafted) + 0.3]
     figure.add_scatter(
         x=ends,
-        y=[_ms(plain.tpot_p50_ns)] * 2,
+        y=[milliseconds(plain.tpot_p50_ns)] * 2,
         mode="lines",
-        line={**look["line"], "dash": "dash", "width": 1.5},
-        legendgroup=look["legendgroup"],
+        line={**shown["line"], "dash": "dash", "width": 1.5},
+        legendgroup=shown["legendgroup"],
         showlegend=False,
-        hovertemplate=f"{look['name']}, plain: %{{y:.2f}} ms<extra></extra>",
+        hovertemplate=f"{shown['name']}, plain: %{{y:.2f}} ms<extra></extra>",
         row=1,
         col=column,
     )
@@ -197,12 +202,12 @@ def _acceptance(results: Results) -> Any:
                 hovertemplate="position %{x}: %{y:.1%}",
                 row=1,
                 col=column,
-                **_look(domain, domains),
+                **look(domain, domains),
             )
     figure.update_xaxes(title="position in the draft", dtick=1)
     figure.update_yaxes(range=[0, 1.03], tickformat=".0%")
     figure.update_yaxes(title="accepted", col=1)
-    return _dress(figure, 420)
+    return dress(figure, 420)
 
 
 def _predicted(results: Results, trace: TraceReport) -> Any:
@@ -218,61 +223,31 @@ def _predicted(results: Results, trace: TraceReport) -> Any:
     compared = pairs(trace.again, results.cells)
     for column, batch in enumerate(batches, 1):
         for domain in domains:
-            look = _look(domain, domains)
+            shown = look(domain, domains)
             line = [c for c in trace.predicted if (c.batch_size, c.domain) == (batch, domain)]
             both = [p for p in compared if (p[0].batch_size, p[0].domain) == (batch, domain)]
             figure.add_scatter(
                 x=[cell.k for cell in line],
-                y=[_ms(cell.tpot_p50_ns) for cell in line],
+                y=[milliseconds(cell.tpot_p50_ns) for cell in line],
                 mode="lines",
                 showlegend=column == 1,
                 hovertemplate="predicted, k = %{x}: %{y:.2f} ms",
                 row=1,
                 col=column,
-                **{**look, "marker": None},
+                **{**shown, "marker": None},
             )
             for place, (name, symbol) in enumerate((("predicted", "x"), ("measured", "circle"))):
                 figure.add_scatter(
                     x=[pair[place].k for pair in both],
-                    y=[_ms(pair[place].tpot_p50_ns) for pair in both],
+                    y=[milliseconds(pair[place].tpot_p50_ns) for pair in both],
                     mode="markers",
                     showlegend=False,
                     hovertemplate=f"{name} in the same rounds, k = %{{x}}: %{{y:.2f}} ms",
                     row=1,
                     col=column,
-                    **{**look, "line": None, "marker": {**look["marker"], "symbol": symbol}},
+                    **{**shown, "line": None, "marker": {**shown["marker"], "symbol": symbol}},
                 )
     figure.update_xaxes(title="draft length k", dtick=1)
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="TPOT p50 (ms per token)", col=1)
-    return _dress(figure, 460)
-
-
-def _bars(intervals: Sequence[Any], unit: float) -> dict[str, Any]:
-    """Asymmetric error bars; an absent interval has none."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [(i.high - i.value) / unit if i else 0 for i in intervals],
-        "arrayminus": [(i.value - i.low) / unit if i else 0 for i in intervals],
-        "thickness": 1.2,
-        "width": 3,
-    }
-
-
-def _ms(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / NS_PER_MS
-
-
-def _dress(figure: Any, height: int) -> Any:
-    """The same light look for all, wide enough for a screen and a printed page."""
-    figure.update_layout(
-        template="plotly_white",
-        font=FONT,
-        height=height,
-        margin={"l": 70, "r": 20, "t": 60, "b": 60},
-        legend={"orientation": "h", "y": 1.1, "yanchor": "bottom", "x": 0},
-    )
-    figure.update_xaxes(showline=True, linecolor="#999", ticks="outside")
-    figure.update_yaxes(showline=True, linecolor="#999", ticks="outside")
-    return figure
+    return dress(figure, 460)

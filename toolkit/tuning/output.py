@@ -12,6 +12,8 @@ from filelock import FileLock, Timeout
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.store import write_atomic
+from toolkit.tuning.compare import Comparison
+from toolkit.tuning.markdown import summary_md
 from toolkit.tuning.report import report_html
 from toolkit.tuning.results import Results, to_csv, to_json
 from toolkit.tuning.tuned_recipe import tuned_yaml
@@ -36,10 +38,13 @@ def results_directory(path: Path) -> Iterator[Path]:
         lock.release()
 
 
-def write_results(directory: Path, results: Results, original: Recipe) -> dict[str, Path]:
+def write_results(
+    directory: Path, results: Results, original: Recipe, comparison: Comparison | None = None
+) -> dict[str, Path]:
     """Name -> path of what was written; report.html is missing where plotly is not installed."""
     texts = {
-        "results.json": to_json(results),
+        "results.json": to_json(results, comparison),
+        "summary.md": summary_md(results, comparison),
         "records.csv": to_csv(results),
         "tuned.yaml": tuned_yaml(original, results),
     }

@@ -24,8 +24,9 @@ from toolkit.recipe.schema import Objective
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.trace import DraftTrace
 from toolkit.tuning.grid import PLAIN, Round
-from toolkit.tuning.intervals import quantile_interval, throughput_gain
-from toolkit.tuning.summary import Cell
+from toolkit.tuning.intervals import quantile_interval
+from toolkit.tuning.objective import Gpus, gains
+from toolkit.tuning.summary import MILLION, ONE, Cell
 
 COURSES = 8  # that a sampled text is played
 
@@ -40,15 +41,23 @@ class _Group:
     tpots: Sequence[float]  # of every request in every course; nan: nothing after the first token
     emitted: float  # in the mean over the courses, all requests until the slowest is done
     wall_ns: float
+    step_ns: float  # in the mean; nan without steps
 
 
 class Predictor:
     """One drafter's traces over the grid's rounds, with the step times of one machine."""
 
     def __init__(
-        self, traces: Traces, times: StepTimes, *, max_tokens: int, objective: Objective, seed: int
+        self,
+        traces: Traces,
+        times: StepTimes,
+        *,
+        max_tokens: int,
+        objective: Objective,
+        gpus: Gpus = ONE,
+        seed: int,
     ) -> None:
-        self._traces, self._times = traces, times
+        self._traces, self._times, self._gpus = traces, times, gpus
         self._wanted, self._objective, self._seed = max_tokens - 1, objective, seed
         self._expected: dict[tuple[str, str, str], Expected] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -94,24 +103,20 @@ class Predictor:
         everything = [tpot for domain in tpots for group in domain for tpot in group]
         joint = [ratio(value, total.verify_steps) for value in total.accepted_by_position[:k]]
         walls = [(group.emitted, group.wall_ns) for domain in runs for group in domain]
-        gain = None
-        if k != PLAIN and self._objective.metric == "output_throughput":
-            gain = throughput_gain(
+        gained = None
+        if k != PLAIN:
+            both = [list(zip(*pair, strict=True)) for pair in zip(runs, plain, strict=True)]
+            gained = gains(
+                [[_ratios(base, run) for run, base in domain] for domain in both],
                 [
-                    [
-                        (run.emitted, run.wall_ns, base.emitted, base.wall_ns)
-                        for run, base in zip(*pair, strict=True)
-                    ]
-                    for pair in zip(runs, plain, strict=True)
+                    [(r.emitted, r.wall_ns, b.emitted, b.wall_ns) for r, b in domain]
+                    for domain in both
                 ],
+                self._objective,
+                self._gpus,
                 rng,
             )
-        elif k != PLAIN:
-            ratios = [
-                [_ratios(base, run) for run, base in zip(*pair, strict=True)]
-                for pair in zip(runs, plain, strict=True)
-            ]
-            gain = quantile_interval(ratios, 1 - self._objective.percentile / 100, rng)
+        throughput = ratio(sum(t for t, _ in walls) * 1e9, sum(ns for _, ns in walls))
         return Cell(
             batch_size=batch,
             domain=name,
@@ -133,10 +138,14 @@ class Predictor:
             tpot_p50_ns=_or_none(percentile(everything, 50)),
             tpot_p50_interval=quantile_interval(tpots, 0.5, rng),
             tpot_p99_ns=_or_none(percentile(everything, 99)),
-            output_throughput=_or_none(
-                ratio(sum(t for t, _ in walls) * 1e9, sum(ns for _, ns in walls))
+            tpot_objective_ns=_or_none(percentile(everything, self._objective.percentile)),
+            step_p50_ns=_or_none(percentile([group.step_ns for d in runs for group in d], 50)),
+            output_throughput=_or_none(throughput),
+            gpu_seconds_per_million_tokens=_or_none(
+                ratio(MILLION * self._gpus.busy(plain=k == PLAIN), throughput)
             ),
-            speedup=gain,
+            speedup=gained.by(self._objective) if gained else None,
+            gains=gained,
         )
 
     def _group(self, round: Round, policy: DraftLengthPolicy) -> _Group:
@@ -152,6 +161,7 @@ class Predictor:
         prefill = self._times.prefill_ns[round.batch_size] * float(lengths.sum())
         tpots: list[float] = []
         walls: list[tuple[float, float]] = []
+        spent: list[float] = []
         for _ in range(COURSES if any(map(_by_chance, traces)) else 1):
             courses = [play(trace, policy, rng, wanted=self._wanted) for trace in traces]
             steps = max(len(course.drafted) for course in courses)
@@ -159,14 +169,17 @@ class Predictor:
             emitted = np.stack([_going_on(c.emitted, steps) for c in courses], axis=1)
             grown = np.concatenate([np.zeros((1, len(traces))), np.cumsum(emitted, axis=0)])
             context = (lengths + 1 + grown[:-1]).mean(axis=1)
-            elapsed = np.cumsum(self._times.steps(round.batch_size, drafted, context))
+            times = self._times.steps(round.batch_size, drafted, context)
+            spent += list(times)
+            elapsed = np.cumsum(times)
             for place, course in enumerate(courses):
                 count = len(course.drafted)
                 tpots.append(ratio(elapsed[count - 1], grown[count, place]) if count else math.nan)
             walls.append((len(traces) + grown[-1].sum(), prefill + float(elapsed[-1:].sum())))
         emitted_tokens, wall = np.mean(walls, axis=0)
         requests = [self._of(round.domain, prompt.id, policy) for prompt in round.prompts]
-        return _Group(requests, tpots, float(emitted_tokens), float(wall))
+        step = ratio(sum(spent), len(spent))
+        return _Group(requests, tpots, float(emitted_tokens), float(wall), step)
 
     def _of(self, domain: str, prompt: str, policy: DraftLengthPolicy) -> Expected:
         key = (domain, prompt, repr(policy))

@@ -52,6 +52,8 @@ _PAGE = Template("""<!doctype html>
 <p class="verdict">$verdict</p>
 $findings
 $choices
+$deploy
+$diagnosis
 $plots
 $tables
 $settings
@@ -69,6 +71,8 @@ def report_html(results: Results) -> str:
         verdict=escape(results.verdict),
         findings=_findings(results),
         choices=_choices(results),
+        deploy=_deploy(results),
+        diagnosis=_diagnosis(results),
         plots="\n".join(_plots(results)),
         tables="\n".join(_tables(results)),
         settings=_settings(results),
@@ -109,6 +113,30 @@ def _choices(results: Results) -> str:
     ]
     table = _table(("batch", "domain", "use", "because"), lines, "choices")
     return f"<section><h2>What to use</h2>{table}</section>"
+
+
+def _deploy(results: Results) -> str:
+    lines = [
+        (each.server, ", ".join(f"{k}: {v}" for k, v in each.settings.items()), each.note)
+        for each in results.spellings
+    ]
+    lines += [
+        (f"{plan.name} ({plan.objective})", str(list(map(list, plan.schedule))), "draft lengths "
+         "from each batch size on, 0: off")
+        for plan in results.plans
+    ]  # fmt: skip
+    if not lines:
+        return ""
+    table = _table(("server", "settings", "note"), lines, "choices")
+    return f"<section><h2>How to deploy it</h2>{table}</section>"
+
+
+def _diagnosis(results: Results) -> str:
+    lines = [(d.symptom, d.cause, d.numbers, d.remedy) for d in results.diagnoses]
+    if not lines:
+        return ""
+    table = _table(("symptom", "cause", "numbers", "what to try"), lines, "choices")
+    return f"<section><h2>Why it is not faster</h2>{table}</section>"
 
 
 def _plots(results: Results) -> Iterable[str]:

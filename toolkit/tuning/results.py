@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from toolkit.measure import metrics
@@ -15,14 +16,22 @@ from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
 from toolkit.recipe.schema import Recipe
 from toolkit.tuning.choose import Choice, choose, schedule, verdict
+from toolkit.tuning.compare import SCHEMA, Comparison
+from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
 from toolkit.tuning.findings import Evidence, Finding, find
 from toolkit.tuning.grid import Grid
+from toolkit.tuning.objective import gpus_of
+from toolkit.tuning.plans import Plan, plans, words
+from toolkit.tuning.plans import document as plans_document
 from toolkit.tuning.session import Outcome
+from toolkit.tuning.spellings import Spelling, spellings
+from toolkit.tuning.spellings import document as spellings_document
 from toolkit.tuning.summary import Cell, summarise
 from toolkit.tuning.trace_findings import trace_findings
 from toolkit.tuning.trace_mode import TraceReport
+from toolkit.tuning.words import in_words
 
-SCHEMA = "spectool.tune/1"
+NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,7 @@ class Results:
     cells: Sequence[Cell]
     choices: Sequence[Choice]
     findings: Sequence[Finding]
+    diagnoses: Sequence[Diagnosis] = ()
     trace: TraceReport | None = None  # --mode trace: what was predicted
 
     @property
@@ -45,7 +55,17 @@ class Results:
 
     @property
     def verdict(self) -> str:
-        return verdict(self.choices)
+        """Draft lengths and gains, up to where it pays and why, and a plan for day and night."""
+        said = (verdict(self.choices), in_words(self.cells, self.choices), words(self.plans))
+        return " ".join(filter(None, said))
+
+    @property
+    def plans(self) -> list[Plan]:
+        return plans(self.cells, self.recipe.tune.objective)
+
+    @property
+    def spellings(self) -> list[Spelling]:
+        return spellings(self.recipe, self.schedule)
 
     @property
     def schedule(self) -> list[tuple[int, int]] | None:
@@ -64,6 +84,7 @@ class Results:
 def evaluate(
     recipe: Recipe, grid: Grid, outcome: Outcome, settings: Mapping[str, Any],
     versions: Mapping[str, Any], trace: TraceReport | None = None,
+    templates: Mapping[str, str | None] = NOTHING,
 ) -> Results:  # fmt: skip
     """Summarise, choose, and look for what could fool the reader."""
     cells = summarise(
@@ -72,24 +93,31 @@ def evaluate(
         batches=grid.batches,
         domains=list(grid.domains),
         objective=recipe.tune.objective,
+        gpus=gpus_of(recipe),
         seed=grid.seed,
     )
     expected = {(c.batch_size, c.domain): c.best.k for c in trace.choices} if trace else {}
-    choices = choose(cells, expected)
-    results = Results(recipe, outcome, settings, versions, cells, choices, (), trace)
+    choices = choose(cells, recipe.tune.objective, expected)
+    results = Results(recipe, outcome, settings, versions, cells, choices, (), trace=trace)
     found = find(Evidence(cells, results.records, grid))
     if trace:
         found = sorted([*found, *trace_findings(trace, cells)], key=lambda finding: finding.level)
-    return replace(results, findings=found)
+    times = trace.times if trace else None
+    seen = diagnose(Symptoms(cells, results.records, times, templates))
+    return replace(results, findings=found, diagnoses=seen)
 
 
-def document(results: Results, *, whole: bool) -> dict[str, Any]:
+def document(
+    results: Results, comparison: Comparison | None = None, *, whole: bool
+) -> dict[str, Any]:
     """The JSON document; `whole` adds the record of every request and the totals of every run."""
     outcome = results.outcome
     found = {
         "schema": SCHEMA,
         "verdict": results.verdict,
         "draft_length_schedule": results.schedule,
+        "plans": plans_document(results.plans),
+        "deploy": spellings_document(results.spellings),
         "complete": outcome.complete,
         "rounds": {
             "planned": outcome.planned,
@@ -98,6 +126,7 @@ def document(results: Results, *, whole: bool) -> dict[str, Any]:
         },
         "choices": [_choice(choice) for choice in results.choices],
         "findings": [asdict(finding) for finding in results.findings],
+        "diagnosis": [asdict(diagnosis) for diagnosis in results.diagnoses],
         "summary": [asdict(cell) for cell in results.cells],
         "recipe": results.recipe.model_dump(mode="json"),
         "settings": dict(results.settings),
@@ -105,6 +134,8 @@ def document(results: Results, *, whole: bool) -> dict[str, Any]:
     }
     if results.trace:
         found["trace"] = results.trace.document(results.cells)
+    if comparison:
+        found["comparison"] = comparison.to_json()
     if whole:
         runs = [run for runs in outcome.rounds.values() for run in runs]
         found["runs"] = [
@@ -115,8 +146,8 @@ def document(results: Results, *, whole: bool) -> dict[str, Any]:
     return found
 
 
-def to_json(results: Results) -> str:
-    return json.dumps(document(results, whole=True), allow_nan=False) + "\n"
+def to_json(results: Results, comparison: Comparison | None = None) -> str:
+    return json.dumps(document(results, comparison, whole=True), allow_nan=False) + "\n"
 
 
 def to_csv(results: Results) -> str:

@@ -15,8 +15,11 @@ from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import GroupRun, RequestRecord
 from toolkit.recipe.schema import Objective
 from toolkit.tuning.grid import PLAIN
-from toolkit.tuning.intervals import Interval, quantile_interval, throughput_gain
+from toolkit.tuning.intervals import Interval, quantile_interval
+from toolkit.tuning.objective import Gains, Gpus, gains
 
+MILLION = 1_000_000
+ONE = Gpus()
 Rounds = Mapping[str, Sequence[GroupRun]]  # round key -> one run per draft length
 Paired = list[dict[int, GroupRun]]  # rounds of one domain at one batch size: k -> run
 
@@ -43,8 +46,12 @@ class Cell:
     tpot_p50_ns: float | None
     tpot_p50_interval: Interval | None
     tpot_p99_ns: float | None
+    tpot_objective_ns: float | None  # at the objective's percentile
+    step_p50_ns: float | None  # between the chunks of a request: one verify step
     output_throughput: float | None
+    gpu_seconds_per_million_tokens: float | None
     speedup: Interval | None  # over plain decoding, by the objective; None for plain itself
+    gains: Gains | None  # the same by every objective
 
     @property
     def plain(self) -> bool:
@@ -70,6 +77,7 @@ def summarise(
     batches: Sequence[int],
     domains: Sequence[str],
     objective: Objective,
+    gpus: Gpus = ONE,
     seed: int = 0,
 ) -> list[Cell]:
     """Every point that was measured in all its rounds; the pool of all domains comes last."""
@@ -85,6 +93,7 @@ def summarise(
             k,
             [found[batch, domain] for domain in members],
             objective,
+            gpus,
             seed,
         )
         for batch in batches
@@ -95,18 +104,13 @@ def summarise(
     ]
 
 
-def speedup(
-    domains: Sequence[Paired], k: int, objective: Objective, rng: np.random.Generator
-) -> Interval | None:
-    """Plain over speculative, same prompts, same rounds.
-
-    For TPOT at percentile p: the ratio that p % of the requests reach or exceed, so the median for
-    p = 50 and nearly the worst for p = 99. For throughput: the ratio of the sums.
-    """
-    if objective.metric == "output_throughput":
-        return throughput_gain([[_sums(round, k) for round in d] for d in domains], rng)
+def measured_gains(
+    domains: Sequence[Paired], k: int, objective: Objective, gpus: Gpus, rng: np.random.Generator
+) -> Gains:
+    """Over plain decoding of the same prompts in the same rounds."""
     ratios = [[_tpot_ratios(round[PLAIN], round[k]) for round in domain] for domain in domains]
-    return quantile_interval(ratios, 1 - objective.percentile / 100, rng)
+    counts = [[_sums(round, k) for round in domain] for domain in domains]
+    return gains(ratios, counts, objective, gpus, rng)
 
 
 def paired(rounds: Iterable[Sequence[GroupRun]]) -> dict[tuple[int, str], Paired]:
@@ -139,12 +143,15 @@ def _cell(
     k: int,
     domains: list[Paired],
     objective: Objective,
+    gpus: Gpus,
     seed: int,
 ) -> Cell:
     runs = [round[k] for domain in domains for round in domain]
     records = [record for run in runs for record in run.requests]
     rng = np.random.default_rng([seed, batch, k, crc32(name.encode())])
     tpots = [[_defined(round[k].requests) for round in domain] for domain in domains]
+    throughput = metrics.output_throughput(runs)
+    gained = None if k == PLAIN else measured_gains(domains, k, objective, gpus, rng)
     return Cell(
         batch_size=batch,
         domain=name,
@@ -166,8 +173,18 @@ def _cell(
         tpot_p50_ns=_or_none(metrics.percentile([metrics.tpot_ns(r) for r in records], 50)),
         tpot_p50_interval=quantile_interval(tpots, 0.5, rng),
         tpot_p99_ns=_or_none(metrics.percentile([metrics.tpot_ns(r) for r in records], 99)),
-        output_throughput=_or_none(metrics.output_throughput(runs)),
-        speedup=None if k == PLAIN else speedup(domains, k, objective, rng),
+        tpot_objective_ns=_or_none(
+            metrics.percentile([metrics.tpot_ns(r) for r in records], objective.percentile)
+        ),
+        step_p50_ns=_or_none(
+            metrics.percentile([g for r in records for g in metrics.icl_ns(r)], 50)
+        ),
+        output_throughput=_or_none(throughput),
+        gpu_seconds_per_million_tokens=_or_none(
+            metrics.ratio(MILLION * gpus.busy(plain=k == PLAIN), throughput)
+        ),
+        speedup=gained.by(objective) if gained else None,
+        gains=gained,
     )
 
 

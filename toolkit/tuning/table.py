@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from toolkit.tuning.choose import Choice
+from toolkit.tuning.compare import Comparison
+from toolkit.tuning.diagnosis import Diagnosis
 from toolkit.tuning.results import Results
 from toolkit.tuning.summary import Cell
 
@@ -80,6 +82,30 @@ def print_tables(results: Results) -> None:
         cells = [cell for cell in results.cells if cell.batch_size == batch]
         choices = [choice for choice in results.choices if choice.batch_size == batch]
         print_table(f"batch size {batch}", _HEADS, rows(cells, choices))
+
+
+def diagnosis_lines(diagnoses: Sequence[Diagnosis]) -> list[str]:
+    """From symptoms to causes: two lines for each."""
+    return [
+        line
+        for found in diagnoses
+        for line in (
+            f"{found.symptom}: {found.cause} ({found.numbers})",
+            f"  try: {found.remedy}",
+        )
+    ]
+
+
+def gate_lines(comparison: Comparison) -> list[str]:
+    """A line for each gate that failed, and what the two runs do not share."""
+    failed = [gate for gate in comparison.gates if not gate.passed]
+    lines = [
+        f"fail: {gate.domain}, batch {gate.batch_size}: {gate.what} was {gate.before}, is now "
+        f"{gate.after}"
+        for gate in failed
+    ]
+    lines += [f"note: {note}" for note in comparison.notes]
+    return [*lines, f"{len(comparison.gates) - len(failed)} of {len(comparison.gates)} gates pass"]
 
 
 def print_table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, ...]]) -> None:

@@ -34,6 +34,7 @@ from toolkit.store import Store, digest, write_atomic
 from toolkit.tuning.choose import Choice, choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 from toolkit.tuning.grid import PLAIN, Grid
+from toolkit.tuning.objective import gpus_of
 from toolkit.tuning.predict import Predictor, Traces
 from toolkit.tuning.summary import Cell
 
@@ -262,6 +263,7 @@ def predict(
         times,
         max_tokens=recipe.tune.max_tokens,
         objective=recipe.tune.objective,
+        gpus=gpus_of(recipe),
         seed=grid.seed,
     )
     fixed: dict[int, DraftLengthPolicy] = {k: Fixed(k) for k in (PLAIN, *grid.ks)}
@@ -271,7 +273,7 @@ def predict(
     adaptive = predictor.cells(
         grid.rounds(), {PLAIN: Fixed(PLAIN), longest: Adaptive(least, longest)}
     )
-    choices = choose(cells)
+    choices = choose(cells, recipe.tune.objective)
     confirm = confirm_grid(grid, cells, choices, recipe.tune.objective)
     again = [
         cell
