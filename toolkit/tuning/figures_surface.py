@@ -42,7 +42,8 @@ def surface(cells: Sequence[Cell]) -> Any:
             row=place // columns + 1,
             col=place % columns + 1,
         )
-    figure.update_xaxes(title="draft length k", type="category")
+    figure.update_xaxes(type="category")
+    figure.update_xaxes(title="draft length k", row=lines)
     figure.update_yaxes(type="category")
     figure.update_yaxes(title="batch size", col=1)
     figure.update_layout(
@@ -52,7 +53,7 @@ def surface(cells: Sequence[Cell]) -> Any:
                          "ticktext": ["0", "0.5", "1", "1.5", "2 or more"]},
         }
     )  # fmt: skip
-    return dress(figure, 90 + (90 + 34 * len(batches)) * lines)
+    return dress(figure, 120 + (110 + 34 * len(batches)) * lines)
 
 
 def _gain(here: dict[tuple[int, int], float | None], batch: int, k: int) -> float | None:
