@@ -80,6 +80,7 @@ class TuneDocument(_Part):
     versions: dict[str, Any]
     trace: dict[str, Any] | None = Field(None, description="--mode trace: what was predicted.")
     comparison: dict[str, Any] | None = Field(None, description="--compare: the gates.")
+    as_: dict[str, Any] | None = Field(None, alias="as", description="--as: another tool's words.")
     runs: list[RunEntry] = []
     records: list[RequestRecord] = []
     files: dict[str, str] = {}
