@@ -30,6 +30,7 @@ COMMANDS = {
     "train-head": "Train Medusa or EAGLE heads on the target's own outputs.",
     "distill": "Train a small draft from the target's layers.",
     "tune": "Find the draft length that pays, per batch and domain.",
+    "select": "Rank drafts for a target by predicted TPOT.",
     "repo": "Write the Triton model repository.",
     "lint": "Check a model repository without starting it.",
     "migrate": "Take a recipe to another backend or release.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,28 @@ def open_runtime(built: BuiltModels, *, threads: int | None = None) -> Runtime:
     tokenizer = _tokenizer(built)
     runtime: Runtime = BACKENDS[built.recipe.backend]().open(built, tokenizer, threads=threads)
     return runtime
+
+
+def open_beside(
+    built: BuiltModels, other: Runtime, engines: Mapping[str, Path], *, threads: int | None = None
+) -> Runtime:
+    """Another drafter for a target that is loaded already, where both have the same engine.
+
+    `engines` are those that `other` was loaded from; what they share is not loaded twice.
+    """
+    shared = {
+        role: other.models[role]
+        for role, path in built.engines.items()
+        if engines.get(role) == path
+    }
+    if "target" not in shared:
+        return open_runtime(built, threads=threads)
+    tokenizer = _tokenizer(built)
+    left = {role: path for role, path in built.engines.items() if role not in shared}
+    found = BACKENDS[built.recipe.backend]().open(
+        replace(built, engines=left), tokenizer, threads=threads
+    )
+    return Runtime(built.recipe, {**shared, **found.models}, tokenizer)
 
 
 def connect_runtime(built: BuiltModels, url: str) -> Runtime:

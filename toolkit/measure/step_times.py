@@ -10,7 +10,7 @@ engine).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,24 @@ class StepTimes:
         points = tuple(StepTime(**point) for point in data["points"])
         emitted = int(data["emitted_tokens"])
         return cls(points, by_batch("prefill_ns"), by_batch("change_ns"), emitted)
+
+    def drafting_as(self, other: StepTimes) -> StepTimes:
+        """This table with another drafter's draft times: verifying does not depend on who drafts.
+
+        `other` has two draft lengths at least, at one context or more, for every batch size.
+        """
+
+        def swapped(point: StepTime) -> StepTime:
+            here = [p for p in other.points if p.batch_size == point.batch_size]
+            tokens = np.array([point.batch_size * (1.0 + point.drafted)])
+            context = np.array([float(point.context)])
+            draft = float(_between(here, _drafting, point.batch_size, tokens, context)[0])
+            draft = draft if point.drafted else 0.0
+            return replace(point, draft_ns=draft, total_ns=_reading(point) + draft)
+
+        emitted = self.emitted_tokens + other.emitted_tokens
+        points = tuple(map(swapped, self.points))
+        return replace(self, points=points, emitted_tokens=emitted)
 
     def at(self, batch: int, drafted: float, context: float) -> float:
         """Nanoseconds of a step in which every request drafts the same, as before it."""

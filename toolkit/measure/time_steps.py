@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.recipe.schema import Speculation
@@ -69,17 +70,19 @@ def measure_steps(
     longest: int,  # draft
     contexts: tuple[int, int],  # the shorter first
     sampling: SamplingParams,
+    lengths: Sequence[int] = (),  # of drafts; empty: a few up to the longest
+    rounds: tuple[int, int] = (MIN_ROUNDS, MAX_ROUNDS),
     clock: Callable[[], int] = perf_counter_ns,
     advance: Callable[[float], None] = lambda rounds: None,
 ) -> StepTimes:
     """Rounds over all batch sizes and contexts until every median is tight."""
-    lengths = draft_lengths(longest)
+    lengths = lengths or draft_lengths(longest)
     places = [(batch, context) for batch in batches for context in sorted(set(contexts))]
     samples = {(b, c, d): _Samples() for b, c in places for d in lengths}
     prefill: dict[int, list[float]] = {batch: [] for batch in batches}
     rng = np.random.default_rng(sampling.seed)
     emitted = 0
-    for count in range(MAX_ROUNDS):
+    for count in range(rounds[1]):
         for place in rng.permutation(len(places)):
             batch, context = places[place]
             bench = _Bench(target, drafter(), clock)
@@ -90,7 +93,7 @@ def measure_steps(
             emitted += tokens
         advance(1)
         loose = [s for s in samples.values() if len(s.total) > 1 and s.spread() > TIGHT]
-        if count + 1 >= MIN_ROUNDS and not loose:
+        if count + 1 >= rounds[0] and not loose:
             break
     points = tuple(_point(b, d, found) for (b, _, d), found in samples.items() if found.total)
     return StepTimes(
@@ -240,6 +243,7 @@ class _TimedDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, clock: Callable[[], int]) -> None:
         self._drafter, self._clock, self.ns = drafter, clock, 0
+        vars(self)["reads_hidden"] = drafter.reads_hidden  # a class variable, of whom it wraps
 
     @classmethod
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
@@ -254,6 +258,9 @@ class _TimedDrafter(Drafter):
         self.ns += self._clock() - start
         return [_topped_up(*pair) for pair in zip(requests, proposals, strict=True)]
 
+    def observe(self, seq: int, hidden: NDArray[np.float32]) -> None:
+        self._drafter.observe(seq, hidden)
+
     def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
         self._drafter.accept(seq, tokens, accepted)
 
@@ -262,7 +269,7 @@ class _TimedDrafter(Drafter):
 
 
 def _topped_up(request: DraftRequest, proposal: Proposal) -> Proposal:
-    if proposal.probs is not None:
+    if proposal.probs is not None or proposal.parents is not None:
         return proposal
     missing = request.draft_len - len(proposal.tokens)
     return Proposal([*proposal.tokens, *[request.tokens[-1]] * missing])

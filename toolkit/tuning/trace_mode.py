@@ -222,29 +222,55 @@ def step_times(
     identity: Mapping[str, Any], *, fresh: bool,
 ) -> StepTimes:  # fmt: skip
     """From the results directory where the same run left them, else measured now."""
-    lengths = [len(t.prompt) + len(t.output) // 2 for t in traced.texts.values()]
-    shorter, longer = (int(q) for q in np.quantile(lengths, [0.1, 0.9]))
-    longest = max(grid.ks)
-    asked = {**identity, "batch": sorted(grid.batches), "contexts": [shorter, longer]}
+    asked = {**identity, "batch": sorted(grid.batches), "contexts": list(_contexts(traced))}
     path = directory / f"step-times-{digest(asked)[:12]}.json"
     if not fresh and (known := _read_times(path)):
         return known
-    prompt = next(iter(next(iter(grid.domains.values()))))
-    text = [token for t in traced.texts.values() for token in (*t.prompt, *t.output)]
-    room = runtime.target.max_seq_len // 2
-    with progress("timing steps", MAX_ROUNDS) as bar:
-        times = measure_steps(
-            runtime.target,
-            lambda: _drafter(runtime),
-            text=text,
-            batches=grid.batches,
-            longest=longest,
-            contexts=(min(shorter, room), min(longer, room)),
-            sampling=sampling_of(prompt, sampling),
-            advance=bar.advance,
-        )
+    times = whole_table(grid, runtime, sampling, traced)
     write_atomic(path, json.dumps(times.to_json()) + "\n")
     return times
+
+
+def whole_table(grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced) -> StepTimes:
+    """Every batch size and draft length at two contexts."""
+    with progress("timing steps", MAX_ROUNDS) as bar:
+        return _measured(
+            grid, runtime, sampling, traced, contexts=_contexts(traced), advance=bar.advance
+        )
+
+
+def draft_times(grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced) -> StepTimes:
+    """As little as tells the time of drafts: two lengths, at one context."""
+    middle = sum(_contexts(traced)) // 2
+    lengths = sorted({1, max(grid.ks)})
+    return _measured(
+        grid, runtime, sampling, traced, contexts=(middle, middle), lengths=lengths, rounds=(1, 2)
+    )
+
+
+def _contexts(traced: Traced) -> tuple[int, int]:
+    """What most texts lie between, half of their answer included."""
+    lengths = [len(t.prompt) + len(t.output) // 2 for t in traced.texts.values()]
+    shorter, longer = (int(q) for q in np.quantile(lengths, [0.1, 0.9]))
+    return shorter, longer
+
+
+def _measured(
+    grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced,
+    *, contexts: tuple[int, int], **options: Any,
+) -> StepTimes:  # fmt: skip
+    prompt = next(iter(next(iter(grid.domains.values()))))
+    room = runtime.target.max_seq_len // 2
+    return measure_steps(
+        runtime.target,
+        lambda: _drafter(runtime),
+        text=[token for t in traced.texts.values() for token in (*t.prompt, *t.output)],
+        batches=grid.batches,
+        longest=max(grid.ks),
+        contexts=(min(contexts[0], room), min(contexts[1], room)),
+        sampling=sampling_of(prompt, sampling),
+        **options,
+    )
 
 
 def _read_times(path: Path) -> StepTimes | None:

@@ -43,6 +43,12 @@ class CpuModel:
         self._next_seq = 0
 
     @property
+    def kv_bytes_per_token(self) -> int:
+        """Of one sequence, all layers."""
+        data = self._kv.data  # [layer, 2, block, kv head, token, D]
+        return int(data.nbytes // (data.shape[2] * self._kv.block_size))
+
+    @property
     def free_blocks(self) -> int:
         """KV blocks that no sequence holds."""
         return self._kv.free_blocks
