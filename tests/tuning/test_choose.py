@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.tuning.made_runs import rounds_of
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose, schedule, verdict
 from toolkit.tuning.summary import summarise
 

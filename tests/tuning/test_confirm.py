@@ -5,7 +5,7 @@ import pytest
 from tests.tuning.made_runs import round_of
 from tests.tuning.test_grid import grid
 from tests.tuning.test_predict import predicted
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 

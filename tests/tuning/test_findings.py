@@ -5,7 +5,7 @@ import pytest
 from tests.measure.made_records import record
 from tests.tuning.made_runs import rounds_of
 from tests.tuning.test_grid import grid
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.findings import Evidence, find
 from toolkit.tuning.summary import summarise
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.tuning.test_grid import grid
 from toolkit.measure.step_times import StepTime, StepTimes
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.trace import DraftTrace, by_position
 from toolkit.tuning.choose import choose

@@ -12,7 +12,8 @@ from tests.measure.test_step_times import FakeSlowModel
 from tests.measure.test_trace_rounds import models
 from toolkit.measure.run import Conditions, EncodedPrompt, measure_group, sampling_of
 from toolkit.measure.time_steps import measure_steps
-from toolkit.recipe.schema import Objective, Sampling
+from toolkit.recipe.objective import Objective
+from toolkit.recipe.schema import Sampling
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter

@@ -11,7 +11,8 @@ from tests.speculation.table_model import FakeTableModel, random_table
 from tests.tuning.test_predicted_times import FakeTimedModel
 from toolkit.measure.run import Conditions, EncodedPrompt, measure_group, sampling_of
 from toolkit.measure.time_steps import measure_steps
-from toolkit.recipe.schema import Objective, Sampling
+from toolkit.recipe.objective import Objective
+from toolkit.recipe.schema import Sampling
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter

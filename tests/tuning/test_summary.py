@@ -4,7 +4,7 @@ import pytest
 
 from tests.measure.made_records import MS
 from tests.tuning.made_runs import rounds_of
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.objective import Gpus
 from toolkit.tuning.summary import summarise
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tuning.made_runs import rounds_of
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose
 from toolkit.tuning.plans import plans, words
 from toolkit.tuning.summary import summarise

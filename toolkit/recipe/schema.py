@@ -10,10 +10,10 @@ from pydantic import (
     SerializeAsAny,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from toolkit.recipe.guided import GuidedDecoding
+from toolkit.recipe.objective import Objective
 from toolkit.recipe.section import Section
 from toolkit.recipe.serving import Serve
 from toolkit.registry import DRAFTERS
@@ -215,34 +215,6 @@ class Sampling(Section):
     top_k: int = Field(0, ge=0, description="0: no limit.")
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     seed: int | None = Field(None, ge=0, le=2**63 - 1)
-
-
-class Objective(Section):
-    """What the tuner makes best."""
-
-    metric: Literal["tpot", "output_throughput", "throughput_under_tpot", "gpu_seconds"] = Field(
-        "tpot",
-        description="tpot: latency; output_throughput: tokens/s; throughput_under_tpot: tokens/s "
-        "while TPOT keeps below tpot_limit_ms; gpu_seconds: of a million tokens.",
-    )
-    percentile: int = Field(50, ge=1, le=99, description="Of TPOT over the requests.")
-    tpot_limit_ms: float | None = Field(
-        None, gt=0, description="throughput_under_tpot: what the percentile must keep below."
-    )
-    no_domain_slower: bool = Field(
-        True, description="Never take a draft length with which a domain is surely slower."
-    )
-
-    @model_validator(mode="after")
-    def _limit_where_it_counts(self) -> Objective:
-        limited = self.metric == "throughput_under_tpot"
-        if limited and self.tpot_limit_ms is None:
-            raise ValueError("throughput_under_tpot needs tpot_limit_ms")
-        if not limited and self.tpot_limit_ms is not None:
-            raise ValueError(
-                f"tpot_limit_ms counts for throughput_under_tpot only, not for {self.metric}"
-            )
-        return self
 
 
 class Tune(Section):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.intervals import Interval
 from toolkit.tuning.objective import keeps_limit

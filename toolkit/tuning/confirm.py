@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from toolkit.measure.records import GroupRun
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import Choice, overall
 from toolkit.tuning.grid import Grid, Round
 from toolkit.tuning.summary import ONE, Cell, measured_gains, paired

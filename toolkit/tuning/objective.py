@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.recipe.schema import Objective, Recipe
+from toolkit.recipe.objective import Objective
+from toolkit.recipe.schema import Recipe
 from toolkit.tuning.intervals import (
     Counts,
     Interval,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose, schedule
 from toolkit.tuning.intervals import Interval
 from toolkit.tuning.summary import Cell

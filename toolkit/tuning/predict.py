@@ -20,7 +20,7 @@ from toolkit.measure.metrics import percentile, ratio
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.step_times import StepTimes
 from toolkit.measure.trace_rounds import Expected, add, expected_rounds, play
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.trace import DraftTrace
 from toolkit.tuning.grid import PLAIN, Round

@@ -14,7 +14,7 @@ from typing import Any
 from toolkit.measure.metrics import ratio
 from toolkit.measure.step_times import StepTimes
 from toolkit.measure.trace_rounds import tokens_per_step
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.intervals import Interval

@@ -13,7 +13,7 @@ from toolkit.measure import metrics
 from toolkit.measure.dialects import Counts
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import GroupRun, RequestRecord
-from toolkit.recipe.schema import Objective
+from toolkit.recipe.objective import Objective
 from toolkit.tuning.grid import PLAIN
 from toolkit.tuning.intervals import Interval, quantile_interval
 from toolkit.tuning.objective import Gains, Gpus, gains
