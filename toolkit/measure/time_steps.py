@@ -32,9 +32,10 @@ from toolkit.speculation.loop import SpeculativeLoop
 from toolkit.speculation.request import Request
 
 # Steps of one draft length in a row: the first pays for the change, the others do not.
-IN_A_ROW = 4
-TURNS = 2  # of every draft length after one prefill
-MIN_ROUNDS, MAX_ROUNDS = 2, 4
+IN_A_ROW = 3
+TURNS = 2  # of every draft length after one prefill; one is enough for
+LARGE = 4  # requests or more: their steps are long, and steadier
+MIN_ROUNDS, MAX_ROUNDS = 2, 4  # the shorter and the longer context in turns
 TIGHT = 0.03  # of the median: half the width of its 95 % interval
 
 
@@ -75,16 +76,15 @@ def measure_steps(
     clock: Callable[[], int] = perf_counter_ns,
     advance: Callable[[float], None] = lambda rounds: None,
 ) -> StepTimes:
-    """Rounds over all batch sizes and contexts until every median is tight."""
+    """Rounds over all batch sizes until every median is tight."""
     lengths = lengths or draft_lengths(longest)
-    places = [(batch, context) for batch in batches for context in sorted(set(contexts))]
-    samples = {(b, c, d): _Samples() for b, c in places for d in lengths}
+    samples = {(b, c, d): _Samples() for b in batches for c in sorted(contexts) for d in lengths}
     prefill: dict[int, list[float]] = {batch: [] for batch in batches}
     rng = np.random.default_rng(sampling.seed)
     emitted = 0
     for count in range(rounds[1]):
-        for place in rng.permutation(len(places)):
-            batch, context = places[place]
+        context = contexts[count % len(contexts)]
+        for batch in map(int, rng.permutation(batches)):
             bench = _Bench(target, drafter(), clock)
             first = _prompts(text, batch, context, count)
             found = {length: samples[batch, context, length] for length in lengths}
@@ -166,7 +166,8 @@ class _Bench:
             prefill = self._clock() - start
             self._grown = len(texts[0]) + 1
             lengths = list(found)
-            for length in [int(n) for _ in range(TURNS) for n in rng.permutation(lengths)]:
+            turns = TURNS if len(texts) < LARGE else 1
+            for length in [int(n) for _ in range(turns) for n in rng.permutation(lengths)]:
                 policy.draft_len = length
                 if self._grown + IN_A_ROW * (length + 1) + max(found) >= self._max_seq_len:
                     break
