@@ -1,11 +1,14 @@
 """Medusa, EAGLE and EAGLE-3 on a real engine in float32: greedy text is the same token by token."""
 
 import os
+import re
 
 import pytest
 
 from tests.head_fixtures import repeated_phrases, tiny_head_runtime
 from toolkit.speculation.draft_length import Adaptive, Confidence, Fixed
+from toolkit.speculation.grammar import Guide
+from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.loop import Request, SpeculativeLoop
 
 PROMPTS = int(os.environ.get("SPECTOOL_TEST_PROMPTS", "6"))  # 30 take minutes
@@ -75,3 +78,26 @@ def test_stopping_where_the_head_is_unsure_changes_the_pace_only(runtime, plain,
     assert [o.tokens for o in outputs] == plain
     lengths = {length for o in outputs for length in o.stats.drafted_per_step}
     assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_under_a_grammar_every_text_is_valid_and_greedy_text_is_plain_text(runtime, temperature):
+    grammar = runtime.grammar(Guide("regex", "([!-~]{4}[#-Z]){2,}"))
+    requests = [
+        Request(prompt, 24, SamplingParams(temperature, seed=seed), grammar=grammar)
+        for seed, prompt in enumerate(repeated_phrases()[:4])
+    ]
+    outputs = SpeculativeLoop(runtime.target, runtime.drafter(), Fixed(3)).generate(requests)
+    for output in outputs:
+        text = runtime.tokenizer.decode(output.tokens)
+        # Cut at its limit, or ended between two groups of five.
+        end = "" if output.finish_reason == "stop" else "[!-~]{0,4}"
+        assert re.fullmatch(f"([!-~]{{4}}[#-Z])*{end}", text)
+    if runtime.recipe.speculation.drafter != "medusa":  # whose drafts know of no grammar
+        assert sum(output.stats.draft_tokens for output in outputs) > 0
+    if temperature == 0:
+        assert outputs_of(runtime.loop(draft_len=0), requests) == [o.tokens for o in outputs]
+
+
+def outputs_of(loop, requests):
+    return [output.tokens for output in loop.generate(requests)]

@@ -145,7 +145,10 @@ class Chain:
 
     def extend(self) -> bool:
         """Choose the next token, from what the head last said; True when one may follow it."""
-        request, logits = self.branch.request, self.branch.logits
+        request = self.branch.request
+        logits = under_grammar(self.branch.logits, request, self.tokens, self._ids)
+        if np.isneginf(logits).all():
+            return False  # a reduced vocabulary may have nothing that the grammar allows
         if request.confidence and confidence(logits) < request.confidence:
             return False
         sampling = request.sampling
@@ -161,6 +164,19 @@ class Chain:
 
     def proposal(self) -> Proposal:
         return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)
+
+
+def under_grammar(
+    logits: NDArray[np.float32],  # [D]
+    request: DraftRequest,
+    drafted: Sequence[int],  # behind the request's text
+    ids: NDArray[np.int64],  # [D] of the target's vocabulary
+) -> NDArray[np.float32]:  # [D]
+    """-inf where the request's grammar, if it has one, allows no token of the head's vocabulary."""
+    if request.matcher is None:
+        return logits
+    mask = request.matcher.mask(drafted)
+    return np.where(np.append(mask, False)[np.minimum(ids, len(mask))], logits, -np.inf)
 
 
 def spread(

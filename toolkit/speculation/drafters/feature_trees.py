@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.speculation.drafters.feature_drafter import Branch, Features, spread
+from toolkit.speculation.drafters.feature_drafter import Branch, Features, spread, under_grammar
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import Proposal, Step
 from toolkit.speculation.sampling import (
@@ -44,7 +44,8 @@ class Growth:
     features: dict[int, Features] = field(default_factory=dict)  # [h] after a node
 
     def __post_init__(self) -> None:
-        self.logits[_ROOT], self.features[_ROOT] = self.branch.logits, self.branch.feature
+        self.features[_ROOT] = self.branch.feature
+        self.logits[_ROOT] = self.branch.logits
 
     def add(self, token: int, parent: int) -> int:
         self.tokens.append(token)
@@ -52,8 +53,17 @@ class Growth:
         self.depth.append(1 + (self.depth[parent] if parent >= 0 else 0))
         return len(self.tokens) - 1
 
+    def mask(self, node: int, ids: NDArray[np.int64]) -> None:
+        """Take from what the head says after this node what the request's grammar forbids."""
+        path, above = list[int](), node
+        while above >= 0:
+            path, above = [self.tokens[above], *path], self.parents[above]
+        self.logits[node] = under_grammar(self.logits[node], self.branch.request, path, ids)
+
     def sure(self, node: int) -> bool:
         """Whether the head may go on after this node; see DraftRequest.confidence."""
+        if np.isneginf(self.logits[node]).all():
+            return False  # a reduced vocabulary may have nothing that the grammar allows
         wanted = self.branch.request.confidence
         return not wanted or confidence(self.logits[node]) >= wanted
 
@@ -80,6 +90,8 @@ def read_level(head: FeatureHead, level: Sequence[tuple[Growth, list[int]]]) -> 
     for (growth, nodes), output in zip(level, head.forward(steps), strict=True):
         assert output.hidden is not None
         growth.logits |= dict(zip(nodes, output.logits, strict=True))
+        for node in nodes:
+            growth.mask(node, head.target_ids)
         growth.features |= dict(zip(nodes, output.hidden[-len(nodes) :], strict=True))
 
 
@@ -89,7 +101,7 @@ def grow_fixed(
     """These choices, no deeper than each request allows: the likeliest children of every node,
     or, where the request draws by chance, as many drawn without replacement."""
     parents, places = parents_of(choices)
-    growths = [Growth(branch) for branch in branches]
+    growths = _started(head, branches)
     nodes: list[dict[int, int]] = [{_ROOT: _ROOT} for _ in branches]  # of the choices -> grown
     for depth in range(1, 1 + max(depth for depth, _ in places)):
         level = []
@@ -120,7 +132,7 @@ def grow_dynamic(
 
     Chance has no part in it: at any temperature the children are the likeliest ones.
     """
-    growths = [Growth(branch) for branch in branches]
+    growths = _started(head, branches)
     value: list[dict[int, float]] = [{_ROOT: 0.0} for _ in branches]  # log P of the path
     frontier = [[_ROOT] for _ in branches]
     for depth in range(1, 1 + max((b.request.draft_len for b in branches), default=0)):
@@ -142,6 +154,13 @@ def grow_dynamic(
             break
         read_level(head, level)
     return [_best(growth, v, total) for growth, v in zip(growths, value, strict=True)]
+
+
+def _started(head: FeatureHead, branches: Sequence[Branch]) -> list[Growth]:
+    growths = [Growth(branch) for branch in branches]
+    for growth in growths:
+        growth.mask(_ROOT, head.target_ids)
+    return growths
 
 
 def _choose(
