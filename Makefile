@@ -22,17 +22,18 @@ $(VENV)/bin/python:
 
 # What running spectool on this machine needs.
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[cpu,triton,report]'
+	$(BIN)/python -m pip install --quiet -e '.[cpu,triton,report,monitor]'
 	@touch $@
 
 # That, and what tests, linting and types need.
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[cpu,triton,report,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[cpu,triton,report,monitor,dev]'
 	@touch $@ $(VENV)/.installed
 
 setup: $(VENV)/.installed-dev ## Create .venv with everything that demo and tests need.
 
 demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; under five minutes on two cores.
+	rm -rf $(OUT)/deployment
 	$(SPECTOOL) check $(DEMO)
 	$(SPECTOOL) build $(DEMO)
 	$(SPECTOOL) build $(DEMO_DRAFT)
@@ -44,6 +45,8 @@ demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; und
 	$(SPECTOOL) serve $(OUT)/inprocess $(DEMO_PORTS) --check
 	$(SPECTOOL) repo $(DEMO_DRAFT) -o $(OUT)/bls
 	$(SPECTOOL) serve $(OUT)/bls $(DEMO_PORTS) --check
+	$(SPECTOOL) deploy $(OUT)/bls -o $(OUT)/deployment
+	$(BIN)/python bench/dashboard.py $(OUT)/bls
 	@echo "The table is above; the report with its plots: $(OUT)/tune/report.html"
 
 test: $(VENV)/.installed-dev ## The whole test suite, a real tritonserver included.

@@ -68,7 +68,7 @@ def serve(built: BuiltModels, layout: str, directory: Path) -> Iterator[Deployme
     assert manifest is not None
     http, grpc, metrics = free_ports(3)
     address = Address("127.0.0.1", http, grpc, metrics)
-    with TritonServer(repository, list(manifest["models"]), address, timeout_s=60) as server:
+    with TritonServer(repository, list(manifest["models"]), address, timeout_s=180) as server:
         yield Deployment(address, manifest["entry"], repository, server.pid)
 
 

@@ -50,7 +50,7 @@ def serve(given, directory: Path) -> Iterator[Deployment]:
     manifest = repository_manifest(repository)
     assert manifest is not None
     address = Address("127.0.0.1", *free_ports(3))
-    with TritonServer(repository, list(manifest["models"]), address, timeout_s=60) as server:
+    with TritonServer(repository, list(manifest["models"]), address, timeout_s=180) as server:
         yield Deployment(address, manifest["entry"], repository, server.pid)
 
 
