@@ -49,11 +49,16 @@ def tiny_head_runtime(
 
 def tiny_head_built(directory: Path, drafter: str, **options: Any) -> BuiltModels:
     """The same as directories on disk."""
+    return _built(directory / "built", tiny_head_files(directory, drafter, **options))
+
+
+def tiny_head_files(directory: Path, drafter: str, **options: Any) -> Recipe:
+    """A recipe whose files are there: `directory`/target and `directory`/head."""
     _write_target(directory / "target")
     plain = _built(directory / "plain", _recipe(directory, "none", {}))
     _write_head(directory / "head", drafter, _frequent(open_runtime(plain)))
     options = {"heads": {"checkpoint": str(directory / "head")}, **options}
-    return _built(directory / "built", _recipe(directory, drafter, options))
+    return _recipe(directory, drafter, options)
 
 
 def _write_target(directory: Path) -> None:

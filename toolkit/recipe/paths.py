@@ -42,7 +42,7 @@ def _resolve_checkpoints(value: Any, base: Path) -> Any:
 
 def resolve_checkpoint(text: str, base: Path) -> str:
     """A path as an absolute one; `pip:...` and hub ids as they are."""
-    if not text or text.startswith("pip:"):
+    if not text or text.startswith(("pip:", "bundled:")):
         return text
     explicit = text.startswith(("/", "./", "../", "~")) or text.endswith((".gguf", "/"))
     if explicit or not _HUB_ID.fullmatch(text) or (base / text).exists():

@@ -124,7 +124,12 @@ def warm_up_prompt(tokenizer: Encoder) -> EncodedPrompt:
 
 
 def for_every_k(recipe: Recipe) -> Recipe:
-    """The recipe with max_draft_len at the largest k: tuning may go beyond what is deployed."""
+    """The recipe with max_draft_len at the largest k: tuning may go beyond what is deployed.
+
+    Where it counts the nodes of a tree, the tree stays: k is then how deep it is used.
+    """
+    if recipe.speculation.max_depth != recipe.speculation.max_draft_len:
+        return recipe
     longest = {"max_draft_len": max(recipe.tune.k)}
     return recipe.model_copy(update={"speculation": recipe.speculation.model_copy(update=longest)})
 
