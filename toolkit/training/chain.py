@@ -63,9 +63,9 @@ class ChainHead(HeadKind):
                 (later(k, d - 1 - i, 2), later(v, d - 1 - i, 2)) for i, (k, v) in enumerate(own)
             ]
             y = attend(rotary(q, batch.position), past, mask, back)
-            x = residual + linear(y, params, self.layer + "self_attn.o_proj")
+            x = residual + self.drop(linear(y, params, self.layer + "self_attn.o_proj"))
             norm = params[self.layer + "post_attention_layernorm.weight"]
-            x = x + mlp(rms_norm(x, norm, s.norm_epsilon), params, self.layer)
+            x = x + self.drop(mlp(rms_norm(x, norm, s.norm_epsilon), params, self.layer))
             yield self.said(params, x)
             state = later(x, 1, 1)
 

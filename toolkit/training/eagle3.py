@@ -79,7 +79,7 @@ class Eagle3Head(ChainHead):
             rms_norm(embedded, params[LAYER + "input_layernorm.weight"], epsilon),
             rms_norm(state, params[LAYER + "hidden_norm.weight"], epsilon),
         )
-        return torch.cat(both, -1), state
+        return self.drop(torch.cat(both, -1)), state
 
     def said(self, params: Params, state: torch.Tensor) -> torch.Tensor:
         return rms_norm(state, params["norm.weight"], self.target.settings.norm_epsilon)

@@ -162,7 +162,9 @@ class Fit:
 
         optimizer = self._ready()
         classes = self.options.classes if self.share < self.options.lm_head_from else None
+        self.kind.training = True
         value, right = loss(self.kind, self.params, batch, self.depth, classes)
+        self.kind.training = False
         optimizer.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]
         trained = [p for p in self.params.values() if p.grad is not None]

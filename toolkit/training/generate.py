@@ -87,9 +87,9 @@ class Generator:
             while waiting and len(self._running) < self._target.max_batch_size:
                 shard = waiting[-1] // plan.sequences
                 if shard not in answers:
-                    # From an earlier shard, which should be there by now; else it is waited for.
+                    # From an earlier shard; where it is still being made, it is waited for.
                     earlier = plan.shard(directory, shard - PASSAGES_BEHIND)
-                    if shard >= PASSAGES_BEHIND and not earlier.exists() and self._running:
+                    if shard - PASSAGES_BEHIND in todo and not earlier.exists():
                         break
                     answers = {shard: self._answers(earlier) if earlier.exists() else []}
                 self._begin(waiting.pop(), answers[shard])

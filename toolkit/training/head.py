@@ -27,6 +27,7 @@ class HeadOptions:
     """Choices of a head's shape; what a kind does not have it does not read."""
 
     draft_vocab: int | None = None  # None: the target's whole vocabulary
+    dropout: float = 0.1  # EAGLE: of what the layer reads and adds, while it is trained
     hard: float = 0.3  # share of the target's most likely token in what is learnt, 0..1
     heads: int = 4  # Medusa: how many
     head_layers: int = 1  # Medusa: residual layers of each
@@ -47,6 +48,7 @@ class HeadKind(ABC):
     ) -> None:
         self.target, self.options, self.device = target, options, device
         self.embedding = target.embedding.to(device)
+        self.training = False  # whether dropout is at work
         self.choose(ids)
 
     def choose(self, ids: NDArray[np.int64]) -> None:
@@ -62,6 +64,12 @@ class HeadKind(ABC):
     def depth(self) -> int:
         """Draft tokens that training looks ahead."""
         return 3
+
+    def drop(self, x: torch.Tensor) -> torch.Tensor:
+        """Dropout: a few thousand answers are soon learnt by heart."""
+        from torch.nn import functional
+
+        return functional.dropout(x, self.options.dropout, self.training)
 
     def candidates(self, labels: torch.Tensor, count: int | None) -> torch.Tensor:
         """Draft tokens that a step compares: all, or `count` common ones and all of `labels`.
