@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import InputError
+from toolkit.speculation.drafters.eagle3 import default_layers
 from toolkit.training.batches import Batch
 from toolkit.training.chain import ChainHead
 from toolkit.training.decoder import linear, rms_norm
@@ -19,14 +20,9 @@ LAYER = "midlayer."
 _TWO_INPUTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 
 
-def captured_layers(layers: int) -> tuple[int, int, int]:
-    """The layers whose output TensorRT-LLM captures unless it is told others."""
-    return (1, layers // 2 - 1, layers - 4)
-
-
 def layer_problem(layers: int) -> str | None:
     """Why a target of so many layers has no three of them to capture."""
-    if len(set(captured_layers(layers))) == 3 and min(captured_layers(layers)) >= 0:
+    if len(set(default_layers(layers))) == 3 and min(default_layers(layers)) >= 0:
         return None
     return f"the target has {layers} layers; EAGLE-3 reads three of at least 7"
 
@@ -51,7 +47,7 @@ class Eagle3Head(ChainHead):
         if problem := layer_problem(s.num_layers):
             raise InputError(problem)
         hidden, draw = s.hidden_size, torch.Generator().manual_seed(self.options.seed)
-        last = captured_layers(s.num_layers)[-1]
+        last = default_layers(s.num_layers)[-1]
         layer = self.target.layer(min(last + 1, s.num_layers - 1))
         fc = noise(draw, hidden, 3 * hidden, scale=0.1)
         fc[:, -hidden:] += torch.eye(hidden)
@@ -101,7 +97,7 @@ class Eagle3Head(ChainHead):
             architectures=["LlamaForCausalLMEagle3"],
             draft_vocab_size=len(ids),
             eagle_config={
-                "eagle_aux_hidden_state_layer_ids": list(captured_layers(s.num_layers)),
+                "eagle_aux_hidden_state_layer_ids": list(default_layers(s.num_layers)),
                 "use_aux_hidden_state": True,
             },
         )

@@ -28,9 +28,9 @@ from toolkit.engine.directory import read_engine
 from toolkit.errors import InputError
 from toolkit.provenance import provenance
 from toolkit.recipe.schema import EngineLimits
+from toolkit.speculation.drafters.eagle3 import default_layers
 from toolkit.store import MANIFEST, Store, digest, write_atomic
 from toolkit.training.batches import TrainingData
-from toolkit.training.eagle3 import captured_layers
 from toolkit.training.fit import CONFIG, Evaluation, Fit, FitOptions
 from toolkit.training.generate import DataPlan, Generator
 from toolkit.training.head import HeadKind, HeadOptions, draft_ids
@@ -177,7 +177,7 @@ def _model(
 
 def _captured(layers: int) -> tuple[int, ...]:
     """Those of EAGLE-3 (shallow targets have no three of them), and the final states."""
-    return (*(max(0, i) for i in captured_layers(layers)), layers)
+    return (*(max(0, i) for i in default_layers(layers)), layers)
 
 
 def _same_plan(directory: Path, target: TargetFiles, options: DataOptions) -> None:
