@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -16,18 +16,32 @@ from toolkit.expected import expectation
 from toolkit.graph.cluster import Cluster, connect
 from toolkit.graph.probe import labels_here
 from toolkit.graph.schedule import Node, Schedule
+from toolkit.graph.step import Needs
 from toolkit.graph.where import parse_on
 from toolkit.plan import Plan, make_plan
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS
 from toolkit.steps import build_graph
 from toolkit.store import Store, digest
+from toolkit.tuning.grid import Grid
+from toolkit.tuning.journal import Journal
+from toolkit.tuning.rounds import round_work
+from toolkit.tuning.session import Outcome
+from toolkit.tuning.spread import measure_on
+
+
+@dataclass(frozen=True)
+class Session:
+    """A cluster, and its nodes as they answered when it was asked."""
+
+    cluster: Cluster
+    nodes: Sequence[Node]
 
 
 @contextmanager
 def cluster_for(
     on: str, plans: Sequence[Plan], store: Store, log: Callable[[str], None]
-) -> Iterator[tuple[Cluster, list[Node]]]:
+) -> Iterator[Session]:
     """A cluster whose nodes were asked, after refusing what none of them could ever run."""
     wanted = build_graph([_anywhere(plan) for plan in plans], store, everywhere=labels_here())[0]
     with connect(parse_on(on), log) as cluster:
@@ -37,7 +51,7 @@ def cluster_for(
         with NamedTemporaryFile(dir=store.root, prefix=".seen-") as seen:
             nodes = cluster.survey(paths, None if store.url else seen.name)
             Schedule(wanted).refuse_impossible(nodes)
-            yield cluster, nodes
+            yield Session(cluster, nodes)
 
 
 def build_on(
@@ -49,26 +63,74 @@ def build_on(
     report: Callable[[Made], None] = lambda made: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> list[BuiltModels]:
-    """`execute.build_all` on the nodes of a cluster that see the same store."""
-    with cluster_for(on, plans, store, log) as (cluster, nodes):
-        plans = [plan_for(plan.recipe, cluster, nodes, store, offline) for plan in plans]
-        return run_builds(
-            plans,
-            store,
-            cluster,
-            offline=offline,
-            report=report,
-            seconds=expectation(store.entries()),
-            everywhere=labels_here(),
-            bring=not store.url,
+    """`execute.build_all` on the nodes of a cluster; engines stay where a shared store is."""
+    with cluster_for(on, plans, store, log) as session:
+        return build_with(
+            session, plans, store, offline=offline, report=report, bring=not store.url
         )
 
 
-def plan_for(
-    recipe: Recipe, cluster: Cluster, nodes: Sequence[Node], store: Store, offline: bool | None
-) -> Plan:
+def build_with(
+    session: Session,
+    plans: Sequence[Plan],
+    store: Store,
+    *,
+    offline: bool | None = None,
+    report: Callable[[Made], None] = lambda made: None,
+    bring: bool = True,
+) -> list[BuiltModels]:
+    """The same in a session that goes on."""
+    return run_builds(
+        [plan_for(plan.recipe, session, store, offline) for plan in plans],
+        store,
+        session.cluster,
+        offline=offline,
+        report=report,
+        seconds=expectation(store.entries()),
+        everywhere=labels_here(),
+        bring=bring,
+    )
+
+
+def measured_by(
+    session: Session,
+    built: BuiltModels,
+    store: Store,
+    *,
+    threads: int | None,
+    log: Callable[[str], None],
+) -> tuple[Mapping[str, str | int], Callable[[Grid, Journal], Outcome]]:
+    """The machine that most nodes are, and how those nodes measure the rounds of a grid.
+
+    Times of unlike machines are never mixed: the others get no round.
+    """
+    cluster, backend = session.cluster, BACKENDS[built.recipe.backend]
+    machine = cluster.alike("processor")
+    built_on = cluster.alike("machines")[built.recipe.backend]
+    needs = Needs(
+        alone=True,
+        gpus=max(backend.gpus(built.recipe, role) for role in built.recipe.models()),
+        labels={**labels_here(), **{k: str(v) for k, v in built_on.items() if v is not None}},
+    )
+
+    def rounds(grid: Grid, journal: Journal) -> Outcome:
+        return measure_on(
+            cluster,
+            grid,
+            journal,
+            work=lambda round: round_work(built, grid, round, store, threads),
+            needs=needs,
+            log=log,
+        )
+
+    return machine, rounds
+
+
+def plan_for(recipe: Recipe, session: Session, store: Store, offline: bool | None) -> Plan:
     """The plan with every digest known, for the machines that will build it."""
-    machine = builder(recipe, [(node, cluster.facts(node)["machines"]) for node in nodes])
+    machine = builder(
+        recipe, [(node, session.cluster.facts(node)["machines"]) for node in session.nodes]
+    )
     return fetch(make_plan(recipe, store, machine), store, offline=offline, machine=machine)
 
 

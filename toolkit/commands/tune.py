@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from toolkit.commands.options import (
     Dialect,
     Json,
     Offline,
+    On,
     OptionalRecipe,
     Overrides,
     StoreDir,
@@ -23,9 +23,8 @@ from toolkit.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.backends.runtime import Runtime
+    from toolkit.commands.tune_place import Place
     from toolkit.engine.built import BuiltModels
-    from toolkit.execute import Made
     from toolkit.measure.prompts import PromptSet
     from toolkit.measure.trace_log import Log
     from toolkit.recipe.schema import Recipe
@@ -105,6 +104,7 @@ def tune(
     ] = None,
     override: Overrides = None,
     store: StoreDir = None,
+    on: On = None,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
@@ -118,16 +118,18 @@ def tune(
     once, and a dynamic program over the two gives the acceptance of every k, fixed and adaptive.
     With measured step times that predicts TPOT; the winner of each batch size, its neighbours and
     plain decoding are then measured on an eighth of the prompts, and only those decide.
+
+    With --on ray the rounds are measured by all nodes of a cluster that are alike; which one ran
+    where stands in the report.
     """
-    from toolkit.backends.runtime import open_runtime
+    from toolkit.commands.tune_place import place_of
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.optional import require
     from toolkit.store import open_store
     from toolkit.tuning.compare import load_old
     from toolkit.tuning.output import results_directory, write_results
-    from toolkit.tuning.session import identify
-    from toolkit.tuning.setup import check, for_every_k, with_options
+    from toolkit.tuning.setup import check, with_options
     from toolkit.tuning.wandb_log import log_to_wandb
 
     if dialect is not None:
@@ -145,7 +147,7 @@ def tune(
     }
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
-    traffic = _log_of(mode, log, found.tune.prompts_per_domain)
+    traffic = _log_of(mode, on, log, found.tune.prompts_per_domain)
     sets = (
         load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
         if traffic is None
@@ -155,12 +157,13 @@ def tune(
     old = None if against is None else load_old(against)
     if wandb is not None:
         require("wandb", extra="wandb", why="--wandb")
-    with results_directory(out or Path("spectool-results") / found.name) as directory:
-        # Built as the recipe stands: what this run measures is no business of the next command.
-        built = replace(_build(original, where, offline_or_environment(offline)), recipe=found)
-        runtime = open_runtime(replace(built, recipe=for_every_k(found)), threads=threads)
-        identity = identify(built, threads=threads)
-        work = _Work(found, sets, runtime, identity, _templates(built), directory, fresh)
+    with (
+        results_directory(out or Path("spectool-results") / found.name) as directory,
+        place_of(
+            on, original, found, where, offline=offline_or_environment(offline), threads=threads
+        ) as place,
+    ):
+        work = _Work(found, sets, place, _templates(place.built), directory, fresh)
         results = work.grid() if mode == "grid" else work.trace(where, traffic)
         if results is None:
             raise typer.Exit(INTERRUPTED)
@@ -195,24 +198,13 @@ def _recipe(name: str | None, overrides: Sequence[str], store: Store) -> Recipe:
         return load_recipe(str(path), overrides)
 
 
-def _build(recipe: Recipe, store: Store, offline: bool | None) -> BuiltModels:
-    from toolkit.execute import build
-    from toolkit.plan import make_plan
-
-    def report(made: Made) -> None:
-        if not made.entry.cached:
-            typer.echo(f"built {made.artefact.kind}/{made.entry.digest}", err=True)
-
-    return build(make_plan(recipe, store), store, offline=offline, report=report)
-
-
 def _templates(built: BuiltModels) -> dict[str, str | None]:
     from toolkit.checkpoint.tokenizer import load_tokenizer
 
     return {role: load_tokenizer(path).chat_template for role, path in built.tokenizers.items()}
 
 
-def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
+def _log_of(mode: str, on: str | None, log: Path | None, limit: int | None) -> Log | None:
     """What --log names, after checking that the two options go together."""
     from toolkit.errors import InputError, did_you_mean
     from toolkit.measure.trace_log import load_log
@@ -221,6 +213,8 @@ def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
         raise InputError(
             f"--mode {mode}: allowed are {' and '.join(MODES)}{did_you_mean(mode, MODES)}"
         )
+    if on and mode == "trace":
+        raise InputError("--mode trace reads the models of this machine; with --on use --mode grid")
     if log is None:
         return None
     if mode != "trace":
@@ -234,8 +228,7 @@ class _Work:
 
     recipe: Recipe
     sets: Sequence[PromptSet]
-    runtime: Runtime
-    identity: dict[str, Any]
+    place: Place
     templates: Mapping[str, str | None]  # role -> chat template
     directory: Path
     fresh: bool
@@ -246,65 +239,55 @@ class _Work:
 
     def trace(self, store: Store, log: Log | None) -> Results | None:
         """The points that a trace says are worth it."""
+        from toolkit.commands.tune_place import log as say
         from toolkit.tuning.trace_mode import predict, require_logits, step_times, trace
 
-        require_logits(self.runtime)
+        runtime = self.place.runtime
+        assert runtime is not None  # with --on there is no such mode
+        require_logits(runtime)
         grid = self._all_points()
         engine = {
-            "engine": self.identity["engines"]["target"],
-            "tokenizer": self.identity["tokenizer"],
-            "backend": self.identity["backend"],
+            "engine": self.place.identity["engines"]["target"],
+            "tokenizer": self.place.identity["tokenizer"],
+            "backend": self.place.identity["backend"],
         }
-        traced = trace(self.recipe, grid, self.runtime, engine, store, log)
-        _log(
+        traced = trace(self.recipe, grid, runtime, engine, store, log)
+        say(
             f"traced {len(traced.texts)} texts in {sum(traced.seconds.values()):.1f} s "
             f"({traced.generated_tokens} tokens generated{_cached(traced.cached)})"
         )
         times = step_times(
             grid,
-            self.runtime,
+            runtime,
             self.recipe.tune.sampling,
             traced,
             self.directory,
-            self.identity,
+            self.place.identity,
             fresh=self.fresh,
         )
         report, confirm = predict(self.recipe, grid, traced, times, log)
         for batch, lengths in confirm.at.items():
-            _log(f"batch {batch}: measuring k = {', '.join(map(str, lengths))} to confirm")
+            say(f"batch {batch}: measuring k = {', '.join(map(str, lengths))} to confirm")
         at = {str(batch): list(lengths) for batch, lengths in confirm.at.items()}
-        self.identity |= {"mode": "trace", "confirm": at}
+        self.place.identity.update({"mode": "trace", "confirm": at})
         return self._measure(confirm, report)
 
     def _all_points(self) -> Grid:
         from toolkit.tuning.setup import make_grid
 
-        tokenizer = self.runtime.tokenizer
+        tokenizer = self.place.tokenizer
         return make_grid(self.recipe, self.sets, tokenizer, tokenizer.vocab_size)
 
     def _measure(self, grid: Grid, report: TraceReport | None = None) -> Results | None:
         from toolkit.provenance import provenance
         from toolkit.tuning.journal import Journal
         from toolkit.tuning.results import evaluate
-        from toolkit.tuning.session import measure
-        from toolkit.tuning.setup import conditions, warm_up_prompt
 
-        recipe, tokenizer = self.recipe, self.runtime.tokenizer
-        journal = Journal(self.directory, self.identity)
+        recipe = self.recipe
+        journal = Journal(self.directory, self.place.identity)
         if self.fresh:
             journal.clear()
-        loop = self.runtime.loop(
-            draft_len=max(grid.ks),
-            max_prefill_tokens=recipe.engine.max_num_tokens or sys.maxsize,  # a group at once
-        )
-        outcome = measure(
-            loop,
-            grid,
-            conditions(recipe, frozenset(tokenizer.eos_ids)),
-            journal,
-            warm_up_prompt=warm_up_prompt(tokenizer),
-            log=_log,
-        )
+        outcome = self.place.measure(grid, journal)
         if not outcome.rounds:
             return None
         return evaluate(
@@ -314,12 +297,6 @@ class _Work:
 
 def _cached(cached: bool) -> str:
     return "; they were in the store" if cached else ""
-
-
-def _log(line: str) -> None:
-    """One line per round where nobody sees a bar."""
-    if not sys.stderr.isatty():
-        typer.echo(line, err=True)
 
 
 def _compared(

@@ -114,6 +114,18 @@ class Cluster:
                 )
         return nodes
 
+    def alike(self, fact: str) -> Mapping[str, Any]:
+        """What most nodes say of this; from here on the others are not used."""
+        said = [(node, self.facts(node)[fact]) for node in self.nodes()]
+        groups = [[node for node, told in said if told == one] for _, one in said]
+        most = max(groups, key=len)
+        found: Mapping[str, Any] = self.facts(most[0])[fact]
+        for node, told in said:
+            if told != found:
+                self._log(f"node {node.name} is not used: its {fact} is {told}, not {found}")
+                self._gone.add(node.id)
+        return found
+
     def facts(self, node: Node) -> Mapping[str, Any]:
         """What the node said of itself."""
         return self._facts[node.id] or {}

@@ -11,6 +11,7 @@ WORK = Registry(
     "step",
     {
         "artefact": "toolkit.execute:make_artefact",
+        "round": "toolkit.tuning.rounds:measure",
     },
 )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from toolkit.optional import require
 from toolkit.tuning.choose import Choice
+from toolkit.tuning.figures_machines import machines
 from toolkit.tuning.figures_surface import surface
 from toolkit.tuning.figures_tokens import lengths, timeline
 from toolkit.tuning.plot_style import NS_PER_MS, bars, dress, look, milliseconds
@@ -69,6 +70,15 @@ def figures(results: Results) -> list[tuple[str, str, Any]]:
                 "crosses as predicted for the prompts of the confirming rounds, dots as measured "
                 "in them. Length 0 is plain decoding.",
                 _predicted(results, results.trace),
+            )
+        )
+    if results.outcome.timeline:
+        shown.append(
+            (
+                "Which machine measured what, and when",
+                "One bar per round, from being sent to being heard of; the first on each machine "
+                "loads the engines. A round's draft lengths are compared with each other only.",
+                machines(results),
             )
         )
     return shown

@@ -132,6 +132,8 @@ def document(
         "settings": dict(results.settings),
         "versions": dict(results.versions),
     }
+    if outcome.timeline:
+        found["timeline"] = [asdict(slot) for slot in outcome.timeline]
     if results.trace:
         found["trace"] = results.trace.document(results.cells)
     if comparison:

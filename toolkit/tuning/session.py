@@ -25,6 +25,16 @@ NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True)
+class Slot:
+    """One round on one of several machines: seconds since the sitting began."""
+
+    name: str
+    node: str
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Rounds by key in the order in which they were measured, and how the sitting went."""
 
@@ -32,14 +42,20 @@ class Outcome:
     planned: int
     resumed: int  # of the rounds, how many came from the journal
     interrupted: bool
+    timeline: Sequence[Slot] = ()  # of the rounds of this sitting, where machines shared them
 
     @property
     def complete(self) -> bool:
         return len(self.rounds) == self.planned
 
 
-def identify(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
-    """Everything that changes a measured number, apart from the prompts of a round."""
+def identify(
+    built: BuiltModels, *, threads: int | None, where: Mapping[str, str | int] | None = None
+) -> dict[str, Any]:
+    """Everything that changes a measured number, apart from the prompts of a round.
+
+    `where` is the machine that measures, if it is not this one.
+    """
     options, tune = built.recipe.speculation, built.recipe.tune
     return {
         "spectool": __version__,
@@ -57,7 +73,7 @@ def identify(built: BuiltModels, *, threads: int | None) -> dict[str, Any]:
         "max_tokens": tune.max_tokens,
         "sampling": tune.sampling.model_dump(mode="json"),
         "threads": threads,
-        "machine": machine(),
+        "machine": dict(where or machine()),
     }
 
 
@@ -98,13 +114,14 @@ def measure(
                 done[round.key] = runs
                 bar.advance()
                 left = (time.monotonic() - started) / count * (len(todo) - count)
-                log(_line(round, runs, f"{resumed + count}/{len(wanted)}", left))
+                log(round_line(round, runs, f"{resumed + count}/{len(wanted)}", left))
     except KeyboardInterrupt:
         interrupted = True
     return Outcome(done, len(wanted) - settled, resumed, interrupted)
 
 
-def _line(round: Round, runs: Sequence[GroupRun], place: str, seconds_left: float) -> str:
+def round_line(round: Round, runs: Sequence[GroupRun], place: str, seconds_left: float) -> str:
+    """What a finished round says where nobody sees a bar."""
     tpots = {run.k: percentile([tpot_ns(r) for r in run.requests], 50) for run in runs}
     best = min(tpots, key=lambda k: tpots[k])
     return (

@@ -1,0 +1,87 @@
+"""`spectool tune --on ray`: every node measures, and the choice is the one that is made here."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from tests.engine_fixtures import EOS_ID, VOCAB_SIZE, tiny_recipe, write_byte_tokenizer
+from tests.tiny import hf_config, hf_tensors, write_checkpoint
+from toolkit.cli import main
+from toolkit.recipe.load import dump_recipe
+
+TEXTS = [f"{word} {word} and {word} again" for word in ("red", "one", "la", "ha", "no", "x y")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tune-on")
+    write_parrot(root / "target")
+    lines = [json.dumps({"prompt": text}) for text in TEXTS]
+    (root / "demo.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    recipe = tiny_recipe(root, drafter="ngram")
+    changes = {"k": (1, 8), "batch": (1,), "max_tokens": 40}
+    changes["prompts"] = {"demo": str(root / "demo.jsonl")}
+    recipe = recipe.model_copy(update={"tune": recipe.tune.model_copy(update=changes)})
+    (root / "tiny.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    return root
+
+
+def write_parrot(directory):
+    """A model whose layers add nothing: it says the last token again and again.
+
+    Prompt lookup drafts that token, so k = 8 gives nine tokens a step against two at k = 1, and
+    no noise of this machine changes which is better.
+    """
+    config = {"vocab_size": VOCAB_SIZE, "eos_token_id": EOS_ID}
+    tensors = hf_tensors(hf_config("llama", **config), scale=0.2)
+    for name in tensors:
+        if "o_proj" in name or "down_proj" in name:
+            tensors[name] = np.zeros_like(tensors[name])
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    write_checkpoint(directory, tensors=tensors, **config)
+    write_byte_tokenizer(directory)
+
+
+def tune(place, out, capsys, *more):
+    words = ["tune", str(place / "tiny.yaml"), "--store", str(place / "store"), "--out", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json", *more])
+    said = capsys.readouterr()
+    assert ended.value.code in (0, None), said.err
+    return json.loads(said.out), said.err
+
+
+def test_all_nodes_measure_and_the_choice_is_the_same(ray_cluster, place, tmp_path, capsys):
+    here, _ = tune(place, tmp_path / "here", capsys)
+    on = ("--on", f"ray:{ray_cluster.address}")
+    there, _ = tune(place, tmp_path / "there", capsys, *on)
+    assert there["rounds"] == {"planned": 6, "measured": 6, "resumed": 0}
+    assert [(c["verdict"], c["k"]) for c in there["choices"]] == [
+        (c["verdict"], c["k"]) for c in here["choices"]
+    ]
+    assert [(c["verdict"], c["k"]) for c in here["choices"]] == [("on", 8)]
+    assert len({slot["node"] for slot in there["timeline"]}) == 3
+    assert len(there["timeline"]) == 6
+    assert "timeline" not in here
+    for name in {slot["node"] for slot in there["timeline"]}:
+        slots = sorted(
+            (s["start"], s["start"] + s["seconds"]) for s in there["timeline"] if s["node"] == name
+        )
+        assert all(one[1] <= two[0] for one, two in itertools.pairwise(slots))
+    report = (tmp_path / "there" / "report.html").read_text()
+    assert "Which machine measured what, and when" in report
+    assert "Which machine" not in (tmp_path / "here" / "report.html").read_text()
+    # The same command goes on from the journal: nothing is left to measure.
+    again, _ = tune(place, tmp_path / "there", capsys, *on)
+    assert again["rounds"]["resumed"] == 6
+    assert again["settings"] == there["settings"]
+
+
+def test_a_trace_is_read_here(ray_cluster, place, tmp_path, capsys):
+    words = ["tune", str(place / "tiny.yaml"), "--store", str(place / "store"), "--mode", "trace"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--on", f"ray:{ray_cluster.address}", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "with --on use --mode grid" in capsys.readouterr().err
