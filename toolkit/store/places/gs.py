@@ -14,6 +14,7 @@ class GsPlace(Place):
 
     package: ClassVar[str] = "gcsfs"
     extra: ClassVar[str] = "gs"
+    libraries: ClassVar[tuple[str, ...]] = ("google", "aiohttp", "urllib3")
     hint: ClassVar[str] = (
         "; which bucket, GOOGLE_APPLICATION_CREDENTIALS or service account is meant, and may it do "
         "this?"
@@ -27,7 +28,7 @@ class GsPlace(Place):
 
         return (
             ChecksumError, ClientError, GoogleAuthError, HttpError, NonRetryableError,
-            RequestException,
+            RequestException, ValueError,  # its word for a bad request
         )  # fmt: skip
 
     def verdict(self, error: Exception) -> Verdict:
@@ -38,6 +39,8 @@ class GsPlace(Place):
             return Verdict.EXISTS
         if status in (401, 403) or isinstance(error, (DefaultCredentialsError, RefreshError)):
             return Verdict.REFUSED
+        if isinstance(error, ValueError):
+            return Verdict.WRONG
         if status == 404:
             return Verdict.MISSING
         if status is not None and 400 <= status < 500 and status not in (408, 429):

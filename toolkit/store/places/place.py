@@ -1,12 +1,13 @@
 """An object store under one prefix, through fsspec: few verbs, and each waits out a bad minute.
 
 What a library says about a failure may hold keys, tokens or signed URLs. So no text of theirs is
-ever repeated: an error names the store, the object, and the error's code.
+ever repeated, nor logged: an error names the store, the object, and the error's code.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
@@ -53,12 +54,15 @@ class Place(ABC):
 
     package: ClassVar[str]
     extra: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]] = ()  # below it, that log too
     hint: ClassVar[str] = ""  # where its credentials usually come from
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._answered = False
         self._stopped = threading.Event()
+        for library in (self.package, *self.libraries):  # their text may hold what nobody may read
+            logging.getLogger(library).setLevel(logging.CRITICAL + 1)
         require(self.package, extra=self.extra, why=f"--store {address.protocol}://")
         fsspec = require("fsspec", extra=self.extra, why="a shared store")
         self.fs: Any = fsspec.filesystem(

@@ -23,6 +23,7 @@ class S3Place(Place):
 
     package: ClassVar[str] = "s3fs"
     extra: ClassVar[str] = "s3"
+    libraries: ClassVar[tuple[str, ...]] = ("aiobotocore", "botocore", "aiohttp")
     hint: ClassVar[str] = (
         "; which bucket, AWS_PROFILE, AWS_ACCESS_KEY_ID or role is meant, and may it do this?"
     )
