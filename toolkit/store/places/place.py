@@ -26,7 +26,7 @@ T = TypeVar("T")
 # How long a store may be silent, and how long an address where nobody ever listened. A network that
 # is lost for a minute comes back within the first; a wrong address is said within the second.
 PATIENCE_S = 180.0
-FIRST_ANSWER_S = 4.0
+FIRST_ANSWER_S = 7.0
 _LONGEST_PAUSE_S = 10.0
 
 
