@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from toolkit.errors import did_you_mean
+from toolkit.recipe.schema import ModelSpec
 from toolkit.registry import DRAFTERS
 from toolkit.serving.lint.repository import Finding, Model, Repository
 
+# Whether a drafter needs a model is its own affair; the target decides what that is made of.
+_ANY_TARGET = ModelSpec(checkpoint="target")
 _NAMES = {"tensorrt_llm_model_name": "target", "tensorrt_llm_draft_model_name": "draft"}
 
 
@@ -68,7 +71,8 @@ def _check_speculation(bls: Model) -> Iterator[Finding]:
             where = ".".join(str(part) for part in problem["loc"])
             yield bls.error(f"parameter 'speculation': {where}: {problem['msg']}", "speculation")
         return
-    wants, has = bool(drafter.models(parsed)), "tensorrt_llm_draft_model_name" in bls.parameters
+    wants = bool(drafter.models(parsed, _ANY_TARGET))
+    has = "tensorrt_llm_draft_model_name" in bls.parameters
     if wants and not has:
         yield bls.error(f"drafter {name} needs parameter 'tensorrt_llm_draft_model_name'")
     if has and not wants:
