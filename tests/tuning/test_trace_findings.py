@@ -8,6 +8,8 @@ import pytest
 from tests.tuning.test_grid import grid
 from tests.tuning.test_predict import MS, predicted, times
 from toolkit.measure.trace_log import Log
+from toolkit.speculation.draft_length import Adaptive
+from toolkit.tuning.adaptive import Scored
 from toolkit.tuning.choose import choose
 from toolkit.tuning.trace_findings import trace_findings
 from toolkit.tuning.trace_mode import Traced, TraceReport
@@ -25,7 +27,8 @@ LOST = [
 
 def report(agreement=None, log=None, table=None):
     traced = Traced({}, {}, 0, True, agreement or {}, {})
-    return TraceReport(CELLS, choose(CELLS), [CELLS[-1]], CELLS, traced, table or times(1), log)
+    adaptive = {1: Scored(Adaptive(1, 4), (CELLS[-1],))}
+    return TraceReport(CELLS, choose(CELLS), adaptive, CELLS, traced, table or times(1), log)
 
 
 def texts(found, measured=CELLS):

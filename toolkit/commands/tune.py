@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,13 +23,16 @@ from toolkit.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from toolkit.backends.runtime import Runtime
     from toolkit.commands.tune_place import Place
     from toolkit.engine.built import BuiltModels
     from toolkit.measure.prompts import PromptSet
     from toolkit.measure.trace_log import Log
     from toolkit.recipe.schema import Recipe
     from toolkit.store import Store
+    from toolkit.tuning.adaptive import Trial
     from toolkit.tuning.compare import Comparison
+    from toolkit.tuning.confirm import ConfirmGrid
     from toolkit.tuning.grid import Grid
     from toolkit.tuning.results import Results
     from toolkit.tuning.trace_mode import TraceReport
@@ -122,6 +125,7 @@ def tune(
     With --on ray the rounds are measured by all nodes of a cluster that are alike; which one ran
     where stands in the report.
     """
+    from toolkit.commands.tune_output import say
     from toolkit.commands.tune_place import place_of
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
@@ -169,7 +173,7 @@ def tune(
             raise typer.Exit(INTERRUPTED)
         comparison = _compared(results, old, against)
         files = write_results(directory, results, original, comparison)
-        _say(results, comparison, files, as_json, dialect)
+        say(results, comparison, files, as_json, dialect)
         if wandb is not None:
             typer.echo(f"wandb: {log_to_wandb(results, files, wandb, directory)}", err=True)
         if results.outcome.interrupted:
@@ -270,7 +274,40 @@ class _Work:
             say(f"batch {batch}: measuring k = {', '.join(map(str, lengths))} to confirm")
         at = {str(batch): list(lengths) for batch, lengths in confirm.at.items()}
         self.place.identity.update({"mode": "trace", "confirm": at})
-        return self._measure(confirm, report)
+        results = self._measure(confirm, report)
+        if results is None or results.outcome.interrupted:
+            return results
+        trials = self._trials(runtime, confirm, report)
+        return replace(results, trace=replace(report, trials=trials))
+
+    def _trials(self, runtime: Runtime, confirm: ConfirmGrid, report: TraceReport) -> list[Trial]:
+        """Adaptive lengths against the best fixed ones, where they promise more."""
+        from toolkit.commands.tune_place import log as say
+        from toolkit.recipe.schema import DraftLength
+        from toolkit.speculation.draft_length import Adaptive
+        from toolkit.tuning.adaptive import promising, try_out
+        from toolkit.tuning.journal import Journal
+        from toolkit.tuning.setup import conditions
+
+        def loop(policy: Adaptive) -> Any:
+            length = DraftLength(policy="adaptive", min=policy.min_draft_len)
+            changes = {"max_draft_len": policy.max_draft_len, "draft_length": length}
+            options = runtime.recipe.speculation.model_copy(update=changes)
+            recipe = runtime.recipe.model_copy(update={"speculation": options})
+            return replace(runtime, recipe=recipe).loop(max_prefill_tokens=sys.maxsize)
+
+        contest = promising(report.adaptive, report.choices)
+        asked = {str(b): [*vars(policy).values(), k] for b, (policy, k) in contest.items()}
+        journal = Journal(self.directory, {**self.place.identity, "adaptive": asked})
+        if self.fresh:
+            journal.clear()
+        stop = frozenset(runtime.tokenizer.eos_ids)
+        trials = try_out(
+            confirm.rounds(), contest, loop, conditions(self.recipe, stop), journal, confirm.seed
+        )
+        for trial in trials:
+            say(str(trial))
+        return trials
 
     def _all_points(self) -> Grid:
         from toolkit.tuning.setup import make_grid
@@ -307,53 +344,3 @@ def _compared(
     if old is None or path is None:
         return None
     return compare(old, path, results.choices, results.cells, results.settings)
-
-
-def _say(
-    results: Results,
-    comparison: Comparison | None,
-    files: Mapping[str, Path],
-    as_json: bool,
-    dialect: str | None,
-) -> None:
-    """After the files are written: whatever happens to the terminal, the results are safe."""
-    from toolkit.tuning.dialect_table import in_dialect, print_dialect
-    from toolkit.tuning.results import document
-    from toolkit.tuning.table import diagnosis_lines, gate_lines, print_tables
-    from toolkit.tuning.trace_table import print_trace_tables
-
-    outcome = results.outcome
-    if outcome.resumed:
-        typer.echo(f"{outcome.resumed} of {outcome.planned} rounds were measured before", err=True)
-    if outcome.interrupted:
-        typer.echo(
-            f"stopped after {len(outcome.rounds)} of {outcome.planned} rounds; "
-            "the same command goes on from here",
-            err=True,
-        )
-    if "report.html" not in files:
-        typer.echo("no report.html: it needs plotly (pip install 'spectool[report]')", err=True)
-    if as_json:
-        paths = {name: str(path) for name, path in files.items()}
-        found = {**document(results, comparison, whole=False), "files": paths}
-        if dialect is not None:
-            found["as"] = in_dialect(dialect, results.cells)
-        print(json.dumps(found, allow_nan=False))
-        return
-    if results.trace:
-        print_trace_tables(results.trace, results.cells)
-    print_tables(results)
-    if dialect is not None:
-        print_dialect(dialect, results.cells)
-    for line in diagnosis_lines(results.diagnoses):
-        print(line)
-    for finding in results.findings:
-        print(f"{finding.level}: {finding.text}")
-    print(results.verdict)
-    for spelling in results.spellings:
-        print(f"{spelling.server}: {spelling}")
-    if comparison:
-        print(f"\nagainst {comparison.old}:")
-        for line in gate_lines(comparison):
-            print(line)
-    print("".join(f"\n{name:<13}{path}" for name, path in files.items()))

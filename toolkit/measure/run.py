@@ -76,12 +76,16 @@ def measure_group(
     k: int,
     round: str,
     conditions: Conditions,
+    by_policy: bool = False,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> GroupRun:
-    """Decode the group at draft length `k` (0: plainly) and record every request."""
+    """Decode the group at draft length `k` (0: plainly) and record every request.
+
+    `by_policy`: up to `k`, as the loop's own policy says.
+    """
     start = clock()
     windows = {
-        loop.submit(_request(prompt, k, conditions)): _Window(prompt, conditions)
+        loop.submit(_request(prompt, k, conditions, by_policy)): _Window(prompt, conditions)
         for prompt in group
     }
     emitted = 0
@@ -116,14 +120,14 @@ def sampling_of(prompt: EncodedPrompt, sampling: Sampling) -> SamplingParams:
     return SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, seed)
 
 
-def _request(prompt: EncodedPrompt, k: int, conditions: Conditions) -> Request:
+def _request(prompt: EncodedPrompt, k: int, conditions: Conditions, by_policy: bool) -> Request:
     # Others may take max_tokens steps while this one emits k + 1 in each: let it run so long.
     # Stop tokens stay unknown to the loop for the same reason.
     return Request(
         prompt=prompt.tokens,
         max_tokens=(conditions.max_tokens + 1) * (k + 1),
         sampling=sampling_of(prompt, conditions.sampling),
-        draft_len=k,
+        draft_len=None if by_policy else k,
     )
 
 

@@ -15,7 +15,9 @@ from toolkit.measure import metrics
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
 from toolkit.recipe.schema import Recipe
-from toolkit.tuning.choose import Choice, choose, schedule, verdict
+from toolkit.speculation.draft_length import Adaptive
+from toolkit.tuning.adaptive import Trial, settled_on
+from toolkit.tuning.choose import Choice, choose, overall, schedule, verdict
 from toolkit.tuning.compare import SCHEMA, Comparison
 from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
 from toolkit.tuning.findings import Evidence, Finding, find
@@ -56,8 +58,21 @@ class Results:
     @property
     def verdict(self) -> str:
         """Draft lengths and gains, up to where it pays and why, and a plan for day and night."""
-        said = (verdict(self.choices), in_words(self.cells, self.choices), words(self.plans))
+        won = [f"Adaptive lengths gain more: {t}." for t in self.trials if t.won]
+        said = (verdict(self.choices), in_words(self.cells, self.choices), words(self.plans), *won)
         return " ".join(filter(None, said))
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        return self.trace.trials if self.trace else ()
+
+    @property
+    def adaptive(self) -> Adaptive | None:
+        """Instead of a fixed length: where one length pays everywhere and this beat it."""
+        steps = self.schedule
+        if self.recipe.backend != "cpu" or not steps or len(steps) > 1 or not steps[0][1]:
+            return None  # TensorRT-LLM has one length for a whole batch
+        return settled_on(self.trials, [c.batch_size for c in overall(self.choices)])
 
     @property
     def plans(self) -> list[Plan]:

@@ -26,11 +26,12 @@ from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
-from toolkit.speculation.draft_length import Adaptive, DraftLengthPolicy, Fixed
+from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.trace import DraftTrace, TracedText
 from toolkit.store import Store, digest, write_atomic
+from toolkit.tuning.adaptive import Scored, Trial, score
 from toolkit.tuning.choose import Choice, choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 from toolkit.tuning.grid import PLAIN, Grid
@@ -61,18 +62,23 @@ class TraceReport:
 
     predicted: Sequence[Cell]  # over all prompts
     choices: Sequence[Choice]
-    adaptive: Sequence[Cell]  # the adaptive policy up to the longest k, which stands in `k`
+    adaptive: Mapping[int, Scored]  # batch size -> the best adaptive policy
     again: Sequence[Cell]  # over the confirming rounds alone, to compare with what they measured
     traced: Traced
     times: StepTimes
     log: Log | None = None
+    trials: Sequence[Trial] = ()  # adaptive policies that were measured
 
     def document(self, measured: Sequence[Cell]) -> dict[str, Any]:
         """For results.json."""
         traced = self.traced
         return {
             "summary": [asdict(cell) for cell in self.predicted],
-            "adaptive": [asdict(cell) for cell in self.adaptive],
+            "adaptive": [
+                {**asdict(scored.policy), "cells": [asdict(cell) for cell in scored.cells]}
+                for scored in self.adaptive.values()
+            ],
+            "adaptive_trials": [trial.to_json() for trial in self.trials],
             "choices": [
                 {"batch_size": c.batch_size, "domain": c.domain, "verdict": c.verdict, "k": c.k}
                 for c in self.choices
@@ -293,12 +299,7 @@ def predict(
         seed=grid.seed,
     )
     fixed: dict[int, DraftLengthPolicy] = {k: Fixed(k) for k in (PLAIN, *grid.ks)}
-    longest = max(grid.ks)
-    least = min(recipe.speculation.draft_length.min, longest)
     cells = predictor.cells(grid.rounds(), fixed)
-    adaptive = predictor.cells(
-        grid.rounds(), {PLAIN: Fixed(PLAIN), longest: Adaptive(least, longest)}
-    )
     choices = choose(cells, recipe.tune.objective)
     confirm = confirm_grid(grid, cells, choices, recipe.tune.objective)
     again = [
@@ -309,5 +310,5 @@ def predict(
             {k: fixed[k] for k in (PLAIN, *lengths)},
         )
     ]
-    drafted = [cell for cell in adaptive if not cell.plain]
-    return TraceReport(cells, choices, drafted, again, traced, times, log), confirm
+    adaptive = score(predictor, grid.rounds(), grid.ks)
+    return TraceReport(cells, choices, adaptive, again, traced, times, log), confirm

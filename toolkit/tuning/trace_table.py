@@ -40,7 +40,8 @@ def trace_rows(report: TraceReport, measured: Sequence[Cell], batch: int) -> lis
     both = {
         (p.domain, p.k): (p, m) for p, m in pairs(report.again, measured) if p.batch_size == batch
     }
-    adaptive = {c.domain: c for c in report.adaptive if c.batch_size == batch}
+    scored = report.adaptive.get(batch)
+    adaptive = {cell.domain: cell for cell in scored.cells} if scored else {}
     rows = []
     cells = [cell for cell in report.predicted if cell.batch_size == batch]
     for place, cell in enumerate(cells):
@@ -50,7 +51,8 @@ def trace_rows(report: TraceReport, measured: Sequence[Cell], batch: int) -> lis
         )
         last = place + 1 == len(cells) or cells[place + 1].domain != cell.domain
         if last and cell.domain in adaptive:
-            rows.append(_row(adaptive[cell.domain], "", f"to {cell.k}", None))
+            best = adaptive[cell.domain]
+            rows.append(_row(best, "", f"to {best.k}", None))
     return rows
 
 

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from toolkit.recipe.load import dump_recipe
 from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry
 from toolkit.registry import DRAFTERS
+from toolkit.speculation.draft_length import Adaptive
 from toolkit.tuning.choose import overall
 from toolkit.tuning.results import Results
 
 
-def tuned_recipe(recipe: Recipe, schedule: Sequence[tuple[int, int]] | None) -> Recipe:
+def tuned_recipe(
+    recipe: Recipe,
+    schedule: Sequence[tuple[int, int]] | None,
+    adaptive: Adaptive | None = None,  # won against the schedule's only length
+) -> Recipe:
     """`recipe` with the draft length of each batch size; without a drafter where none pays."""
     if schedule is None:
         return recipe
@@ -20,6 +25,9 @@ def tuned_recipe(recipe: Recipe, schedule: Sequence[tuple[int, int]] | None) -> 
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
         changes = {"max_draft_len": longest, "draft_length": _draft_length(schedule)}
+        if adaptive is not None:
+            length = DraftLength(policy="adaptive", min=adaptive.min_draft_len)
+            changes = {"max_draft_len": adaptive.max_draft_len, "draft_length": length}
         speculation = recipe.speculation.model_copy(update=changes)
     return recipe.model_copy(update={"speculation": speculation})
 
@@ -33,7 +41,7 @@ def _draft_length(schedule: Sequence[tuple[int, int]]) -> DraftLength:
 
 def tuned_yaml(recipe: Recipe, results: Results) -> str:
     """YAML that `load_recipe` reads, under a comment that says what it rests on."""
-    tuned = tuned_recipe(recipe, results.schedule)
+    tuned = tuned_recipe(recipe, results.schedule, results.adaptive)
     lines = [f"Tuned by spectool. {results.verdict}"]
     if not results.outcome.complete:
         lines.append(
