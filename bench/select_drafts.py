@@ -1,4 +1,4 @@
-"""Ranking five drafts against measuring two grid points: python bench/select.py
+"""Ranking five drafts against measuring two grid points: python bench/select_drafts.py
 
 `spectool select` compares layer subsets, int8 and lookup beside the recipe's own draft;
 `spectool tune` measures plain decoding and one draft length at two batch sizes on the same prompts.
