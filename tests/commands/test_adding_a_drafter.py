@@ -46,7 +46,7 @@ def test_check_plan_generate_verify_tune_and_serve(recipe, spectool, tmp_path):
         "--set", f"tune.prompts={{toys: {prompts}}}", "--out", tmp_path / "tuned", "--json",
     )  # fmt: skip
     assert tuned.code == 0, tuned.err
-    records = json.loads(tuned.out)["records"]
+    records = json.loads((tmp_path / "tuned" / "results.json").read_text())["records"]
     assert {record["k"] for record in records} == {0, 1, 2}
     assert {record["domain"] for record in records} == {"toys"}
 
