@@ -31,6 +31,7 @@ COMMANDS = {
     "distill": "Train a small draft from the target's layers.",
     "tune": "Find the draft length that pays, per batch and domain.",
     "select": "Rank drafts for a target by predicted TPOT.",
+    "search-layers": "Find the layers of a target that draft for it.",
     "repo": "Write the Triton model repository.",
     "lint": "Check a model repository without starting it.",
     "migrate": "Take a recipe to another backend or release.",

@@ -1,7 +1,7 @@
 """Self-speculation (Zhang et al. 2024, "Draft & Verify"): some of the target's own layers draft.
 
 The draft is the target's checkpoint less the layers that are skipped, so it needs no training and
-no second download. It keeps its own keys and values.
+no second download. It keeps its own keys and values. `spectool search-layers` finds the layers.
 """
 
 from __future__ import annotations
