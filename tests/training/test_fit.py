@@ -102,6 +102,17 @@ def test_medusa_that_shares_lm_head_is_small(target, splits, tmp_path):
     assert ids.tolist() == run.kind.ids.tolist()
 
 
+def test_bfloat16_learns_about_the_same(target, splits, tmp_path):
+    runs = {
+        half: fit(target, splits, tmp_path / str(half), options=options)
+        for half in (False, True)
+        if (options := FitOptions(**{**vars(FAST), "max_steps": 6, "bfloat16": half}))
+    }
+    losses = [run.run().loss for run in runs.values()]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert all(p.dtype == torch.float32 for p in runs[True].params.values())
+
+
 class TestResume:
     def test_weights_moments_and_place_come_back(self, target, splits, tmp_path):
         first = fit(target, splits, tmp_path, options=FitOptions(**{**vars(FAST), "max_steps": 10}))

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """In float32, whatever the rest is computed in."""
     from torch.nn import functional
 
-    return functional.rms_norm(x, (x.shape[-1],), weight, epsilon)
+    return functional.rms_norm(x.float(), (x.shape[-1],), weight, epsilon)
 
 
 def linear(x: torch.Tensor, params: Params, name: str) -> torch.Tensor:

@@ -59,18 +59,22 @@ def write_shard(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def read_shard(path: Path) -> list[Sample]:
-    """Every sample; the hidden states are read into memory."""
+    """Every sample; hidden states stay in the file until they are looked at."""
     spans = read_header(path)
     if set(spans) != set(TENSORS):
         raise CheckpointError(
             str(path), [f"not training data: expected the tensors {', '.join(TENSORS)}"]
         )
-    found = {name: read_rows(path, span) for name, span in spans.items()}
+    found = {name: read_rows(path, span) for name, span in spans.items() if name != "hidden"}
+    states = spans["hidden"]
+    if len(states.shape) != 2 or states.shape[0] != len(found["tokens"]):
+        raise CheckpointError(str(path), ["hidden: not one row for each token"])
+    hidden = np.memmap(path, states.dtype, "r", offset=states.start, shape=states.shape)
     bounds = found["offsets"].tolist()
     lengths, greedy = found["prompt_lengths"].tolist(), found["greedy"].tolist()
     if sorted(bounds) != bounds or len(bounds) != len(lengths) + 1:
         raise CheckpointError(str(path), ["offsets do not fit the sequences"])
     return [
-        Sample(found["tokens"][a:b], lengths[i], bool(greedy[i]), found["hidden"][a:b])
+        Sample(found["tokens"][a:b], lengths[i], bool(greedy[i]), hidden[a:b])
         for i, (a, b) in enumerate(pairwise(bounds))
     ]
