@@ -32,6 +32,7 @@ class InstantModel:
     """Random logits, drawn once; the KV cache is a length."""
 
     max_seq_len, max_batch_size = 100_000, 64
+    kv_capacity, kv_usage = 6_400_000, 0.0
 
     def __init__(self, vocab_size: int, most_rows: int) -> None:
         self.vocab_size = vocab_size
@@ -49,6 +50,12 @@ class InstantModel:
 
     def length(self, seq: int) -> int:
         return self.lengths[seq]
+
+    def adopt(self, seq: int, tokens: Sequence[int]) -> int:
+        return 0
+
+    def share(self, seq: int, tokens: Sequence[int]) -> None:
+        pass
 
     def truncate(self, seq: int, length: int) -> None:
         self.lengths[seq] = length

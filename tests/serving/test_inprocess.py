@@ -39,10 +39,10 @@ class WaitingSink(FakeReplySink):
         self.over.set()
 
 
-def engine(model, queue: int = 100, active=lambda count: None) -> LoopEngine:
+def engine(model, queue: int = 100, active=lambda count, reused: None) -> LoopEngine:
     loop = SpeculativeLoop(model, NGramDrafter(), Fixed(3))
     return LoopEngine(
-        loop, max_batch_size=model.max_batch_size, max_queue_size=queue, on_active=active
+        loop, max_batch_size=model.max_batch_size, max_queue_size=queue, on_change=active
     )
 
 
@@ -58,7 +58,9 @@ def text_of(prompt: tuple[int, ...], length: int) -> str:
 
 def test_requests_from_many_threads_get_their_own_text():
     counts = []
-    served = engine(FakeTableModel(TABLE, max_batch_size=3), active=counts.append)
+    served = engine(
+        FakeTableModel(TABLE, max_batch_size=3), active=lambda count, reused: counts.append(count)
+    )
     worker = Worker(served)
     sinks = [WaitingSink() for _ in range(12)]
 

@@ -23,6 +23,8 @@ class FakeTableModel:
         *,
         max_seq_len: int = 4096,
         max_batch_size: int = 8,
+        share_prefixes: bool = False,
+        kv_capacity: int | None = None,
     ) -> None:
         self.table = np.asarray(table, dtype=np.float32)
         self.order = self.table.ndim - 1
@@ -30,6 +32,9 @@ class FakeTableModel:
         self.max_seq_len = max_seq_len
         self.max_batch_size = max_batch_size
         self.cache: dict[int, list[int]] = {}
+        self.kv_capacity = kv_capacity or max_batch_size * max_seq_len
+        self.share_prefixes = share_prefixes
+        self.shared: list[list[int]] = []
         self.forwards: list[list[int]] = []  # tokens per sequence of every pass
         self.nothing = np.empty((0, self.vocab_size), np.float32)
         self._next = 0
@@ -46,6 +51,22 @@ class FakeTableModel:
 
     def length(self, seq: int) -> int:
         return len(self.cache[seq])
+
+    @property
+    def kv_usage(self) -> float:
+        return sum(map(len, self.cache.values())) / self.kv_capacity
+
+    def adopt(self, seq: int, tokens: Sequence[int]) -> int:
+        """As much as any shared text has in common with this one."""
+        assert not self.cache[seq]
+        known = max((_common(text, tokens) for text in self.shared), default=0)
+        self.cache[seq] = list(tokens[:known])
+        return known
+
+    def share(self, seq: int, tokens: Sequence[int]) -> None:
+        assert self.cache[seq][: len(tokens)] == list(tokens)
+        if self.share_prefixes:
+            self.shared.append(list(tokens))
 
     def truncate(self, seq: int, length: int) -> None:
         assert length <= len(self.cache[seq])
@@ -88,6 +109,11 @@ class FakeTableModel:
         padded = [0] * self.order + cache
         context = [[padded[end + i] for end in ends] for i in range(self.order)]
         return self.table[tuple(map(np.array, context))] if step.rows else self.nothing
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def random_table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
     from toolkit.backends.runtime import Runtime
     from toolkit.checkpoint.tokenizer import Tokenizer
     from toolkit.engine.built import BuiltModels
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Of an embedded engine's keys and values; other backends have settings of their own."""
+
+    max_bytes: int | None = None  # of all models together; None: half of the memory here
+    share_prefixes: bool = False  # prompts that begin alike are read once: not for measuring
+
+
+DEFAULT_CACHE = CacheOptions()
 
 
 class Backend(ABC):
@@ -87,7 +99,14 @@ class Backend(ABC):
         return ()
 
     @abstractmethod
-    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+    def open(
+        self,
+        built: BuiltModels,
+        tokenizer: Tokenizer,
+        *,
+        threads: int | None,
+        cache: CacheOptions = DEFAULT_CACHE,
+    ) -> Runtime:
         """The recipe's engines, loaded."""
 
     def connect(self, built: BuiltModels, tokenizer: Tokenizer, url: str) -> Runtime:

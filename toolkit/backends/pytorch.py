@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.backends.interfaces import LoadingBackend
+from toolkit.backends.interfaces import DEFAULT_CACHE, CacheOptions, LoadingBackend
 from toolkit.checkpoint.drafts.eagle3 import Eagle3Form
 from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
 from toolkit.checkpoint.drafts.target import target_facts
@@ -151,7 +151,14 @@ class PytorchBackend(LoadingBackend):
         _refuse_head_as_model(recipe)
         write_deployment(recipe, out, draft)
 
-    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+    def open(
+        self,
+        built: BuiltModels,
+        tokenizer: Tokenizer,
+        *,
+        threads: int | None,
+        cache: CacheOptions = DEFAULT_CACHE,
+    ) -> Runtime:
         from toolkit.backends.llmapi_runtime import open_llm
 
         args = read_llm_args(built.engines["target"], built.recipe)

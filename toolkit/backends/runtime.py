@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.backends.interfaces import DEFAULT_CACHE, CacheOptions
 from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError
@@ -47,7 +48,10 @@ class Runtime:
         return None if guide is None else self.tokenizer.grammar(guide)
 
     def loop(
-        self, *, draft_len: int | None = None, max_prefill_tokens: int | None = None
+        self,
+        *,
+        draft_len: int | None = None,
+        max_prefill_tokens: int | None = None,
     ) -> GenerationLoop:
         """A new loop. draft_len 0: plain decoding; None: the recipe's policy."""
         policy = (
@@ -56,14 +60,25 @@ class Runtime:
         drafter = None if draft_len == 0 else self.drafter()
         reading = {} if max_prefill_tokens is None else {"max_prefill_tokens": max_prefill_tokens}
         return SpeculativeLoop(
-            self.target, drafter, policy, decode=self.tokenizer.decode, **reading
+            self.target,
+            drafter,
+            policy,
+            decode=self.tokenizer.decode,
+            **reading,
         )
 
 
-def open_runtime(built: BuiltModels, *, threads: int | None = None) -> Runtime:
+def open_runtime(
+    built: BuiltModels,
+    *,
+    threads: int | None = None,
+    cache: CacheOptions = DEFAULT_CACHE,
+) -> Runtime:
     """Load every engine, after checking that all models speak the target's tokens."""
     tokenizer = _tokenizer(built)
-    runtime: Runtime = BACKENDS[built.recipe.backend]().open(built, tokenizer, threads=threads)
+    runtime: Runtime = BACKENDS[built.recipe.backend]().open(
+        built, tokenizer, threads=threads, cache=cache
+    )
     return runtime
 
 

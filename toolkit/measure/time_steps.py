@@ -230,6 +230,13 @@ class _TimedTarget:
         self.max_batch_size = model.max_batch_size
         self.open, self.close, self.length = model.open, model.close, model.length
         self.truncate, self.keep = model.truncate, model.keep
+        self.kv_capacity, self.kv_usage = model.kv_capacity, model.kv_usage
+
+    def adopt(self, seq: int, tokens: Sequence[int]) -> int:
+        return 0  # what was read before must not flatter what is timed now
+
+    def share(self, seq: int, tokens: Sequence[int]) -> None:
+        pass
 
     def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
         start = self._clock()

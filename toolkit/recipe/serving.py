@@ -126,6 +126,17 @@ class Serve(Section):
     layout: Literal["bls", "inprocess"] = Field(
         "inprocess", description="Backend cpu; models of engines follow from their drafter."
     )
+    max_queue_size: int = Field(
+        256, ge=1, description="Backend cpu: requests that may wait; more are refused."
+    )
+    kv_cache_mb: int | None = Field(
+        None,
+        ge=1,
+        description="Backend cpu: keys and values of all models; null: half of the memory.",
+    )
+    reuse_prefixes: bool = Field(
+        True, description="Layout inprocess: prompts that begin alike are read once."
+    )
     host: str = "127.0.0.1"
     http_port: int = Field(8000, ge=1, le=65535)
     grpc_port: int = Field(8001, ge=1, le=65535)

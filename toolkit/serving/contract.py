@@ -160,6 +160,7 @@ TENSORRT_LLM = Contract(
         tokenizer_dir="path",
         vocab_size="number",
         max_queue_size="number",
+        kv_cache_bytes="number",
         cpu_threads="number",
     ),
     decoupled=False,

@@ -23,12 +23,13 @@ class LoopEngine:
         *,
         max_batch_size: int,
         max_queue_size: int = DEFAULT_QUEUE_SIZE,
-        on_active: Callable[[int], None] = lambda active: None,
+        on_change: Callable[[int, int], None] = lambda active, reused: None,
     ) -> None:
         self._loop = loop
         self._max_queue_size = max_queue_size
         self._places = max_batch_size + max_queue_size
-        self._on_active = on_active
+        self._on_change = on_change  # (requests, prompt tokens newly reused)
+        self._reused = 0
         self._replies: dict[int, ReplyBuilder] = {}
         self._checked = monotonic()
 
@@ -48,7 +49,7 @@ class LoopEngine:
             self._replies[self._loop.submit(request)] = reply
         except SpectoolError as error:
             reply.sink.fail(str(error))
-        self._on_active(self._loop.active)
+        self._report()
 
     def step(self) -> None:
         self._drop_cancelled()
@@ -61,6 +62,7 @@ class LoopEngine:
             self._replies[chunk.request].take(chunk)
             if chunk.finish_reason:
                 self._forget(chunk.request)
+        self._report()
 
     def close(self) -> None:
         self._loop.close()
@@ -79,8 +81,12 @@ class LoopEngine:
         for id, reply in list(self._replies.items()):
             reply.sink.fail(message)
             self._forget(id)
+        self._report()
 
     def _forget(self, id: int) -> None:
         del self._replies[id]
         self._loop.forget(id)
-        self._on_active(self._loop.active)
+
+    def _report(self) -> None:
+        reused, self._reused = self._loop.reused_tokens - self._reused, self._loop.reused_tokens
+        self._on_change(self._loop.active, reused)

@@ -57,6 +57,7 @@ def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
         "tokenizer_dir": place("tensorrt_llm_bls", tokenizer),
         "speculation": built.recipe.speculation.model_dump_json(),
         "max_seq_len": str(built.recipe.engine.max_seq_len),
+        "max_queue_size": str(built.recipe.serve.max_queue_size),
     }
     if grammar := _self_contained(built.recipe).guided_decoding:
         bls["guided_decoding"] = grammar.model_dump_json()
@@ -124,12 +125,17 @@ def _self_contained(recipe: Recipe) -> Recipe:
 def _llm_parameters(
     built: BuiltModels, role: str, engine_dir: str, tokenizer_dir: str
 ) -> dict[str, str]:
+    serve = built.recipe.serve
     parameters = {
         "gpt_model_path": engine_dir,
         "exclude_input_in_output": "false",
         "role": role,
         "tokenizer_dir": tokenizer_dir,
+        "max_queue_size": str(serve.max_queue_size),
     }
+    if serve.kv_cache_mb is not None:
+        # Each model is a process of its own, and they share the memory.
+        parameters["kv_cache_bytes"] = str(serve.kv_cache_mb * 10**6 // len(built.engines))
     if role != "target":
         parameters["vocab_size"] = str(engine_vocab_size(built.engines["target"]))
     return parameters

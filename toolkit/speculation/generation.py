@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit.errors import RunError
 from toolkit.speculation.interfaces import SpeculationStats
@@ -15,6 +15,10 @@ class GenerationLoop(ABC):
 
     def __init__(self) -> None:
         self._stats: dict[int, SpeculationStats] = {}
+        self.reused_tokens = 0  # of prompts that the KV cache knew already
+        # Told of a drafter that fails and of how many requests go on without it. None: the failure
+        # is raised, for a measurement must not pass over it.
+        self.draft_failed: Callable[[Exception, int], None] | None = None
 
     @property
     @abstractmethod

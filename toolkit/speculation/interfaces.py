@@ -59,6 +59,16 @@ class LanguageModel(Protocol):
     @property
     def max_batch_size(self) -> int: ...
 
+    @property
+    def kv_capacity(self) -> int:
+        """Tokens that its KV cache holds, of all sequences together."""
+        ...
+
+    @property
+    def kv_usage(self) -> float:
+        """The part of its KV cache that open sequences hold, 0..1."""
+        ...
+
     def open(self) -> int:
         """A new, empty sequence; raises CapacityError when no slot is free."""
         ...
@@ -69,6 +79,15 @@ class LanguageModel(Protocol):
 
     def length(self, seq: int) -> int:
         """Tokens whose keys and values are in the cache."""
+        ...
+
+    def adopt(self, seq: int, tokens: Sequence[int]) -> int:
+        """Let an empty sequence begin with what the cache knows of this text; returns how many
+        of its tokens need not be fed any more."""
+        ...
+
+    def share(self, seq: int, tokens: Sequence[int]) -> None:
+        """The sequence begins with these tokens, which have been fed: others may adopt them."""
         ...
 
     def truncate(self, seq: int, length: int) -> None:

@@ -11,10 +11,11 @@ Not thread-safe: one thread submits, steps and cancels.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from time import perf_counter_ns
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ from toolkit.speculation.verify import verify, verify_greedy
 from toolkit.speculation.verify_tree import verify_tree, verify_tree_greedy
 
 __all__ = ["Chunk", "Output", "Request", "SpeculativeLoop"]
+
+_T = TypeVar("_T")
 
 
 class SpeculativeLoop(GenerationLoop):
@@ -88,6 +91,11 @@ class SpeculativeLoop(GenerationLoop):
             tokens=list(request.prompt),
             matcher=request.grammar.matcher() if request.grammar else None,
         )
+        if state.limit > self._target.kv_capacity:
+            raise CapacityError(
+                f"prompt and max_tokens: {state.limit} tokens, more than the KV memory of this "
+                f"deployment ever holds ({self._target.kv_capacity}); ask for fewer"
+            )
         self._next_id += 1
         self._stats[state.id] = state.stats
         self._waiting.append(state)
@@ -132,6 +140,8 @@ class SpeculativeLoop(GenerationLoop):
         for (state, count), output in zip(reading, outputs[len(verifying) :], strict=True):
             state.read += count
             self._observe(state, output)
+            if not state.unread and state.slot is not None:
+                self._target.share(state.slot, state.tokens[: state.read])
             if not state.unread and not state.started:
                 # The prompt's last row is a verify step without a draft.
                 emitted.append((state, self._emit(state, Proposal([]), output)))
@@ -162,14 +172,23 @@ class SpeculativeLoop(GenerationLoop):
             state = self._waiting[0]
             try:
                 state.slot = self._target.open()
-                if state.speculates and self._drafter:
-                    self._drafter.begin(state.id, state.tokens[: state.unread])
+                text = state.tokens[: state.unread]
+                if not self._hidden(state):  # a drafter that looks on must see every token
+                    # The last token is always read: its logits are the first that are wanted.
+                    state.read = self._target.adopt(state.slot, text[:-1])
+                    self.reused_tokens += state.read
+                self._begin(state, text)
             except CapacityError:
                 self._release(state)
+                state.read = 0
                 if not self._running:
                     raise  # nobody will ever make room
                 return
             self._running.append(self._waiting.popleft())
+
+    def _begin(self, state: Active, text: list[int]) -> None:
+        if (drafter := self._drafter) and state.speculates:
+            self._guarded([state], lambda: drafter.begin(state.id, text), None)
 
     def _preempt(self) -> None:
         """Out of KV blocks: the youngest request waits until another one ends, then reads again.
@@ -204,11 +223,34 @@ class SpeculativeLoop(GenerationLoop):
         ]
         if not requests or self._drafter is None:
             return [(state, Proposal([])) for state in verifying]
-        made = {
-            request.seq: self._checked(request, proposal)
-            for request, proposal in zip(requests, self._drafter.propose(requests), strict=True)
-        }
+        drafter, drafting = self._drafter, {request.seq for request in requests}
+        none: dict[int, Proposal] = {}
+        made = self._guarded(
+            [state for state in verifying if state.id in drafting],
+            lambda: {
+                request.seq: self._checked(request, proposal)
+                for request, proposal in zip(requests, drafter.propose(requests), strict=True)
+            },
+            none,
+        )
         return [(state, made.get(state.id, Proposal([]))) for state in verifying]
+
+    def _guarded(self, states: Sequence[Active], work: Callable[[], _T], otherwise: _T) -> _T:
+        """Have the drafter work for these requests; where it fails, they go on without it."""
+        try:
+            return work()
+        except CapacityError:
+            raise  # not its fault: somebody has to make room
+        except Exception as error:
+            if self.draft_failed is None:
+                raise
+            for state in states:
+                state.speculates = False
+                with suppress(Exception):  # it is out of order: whatever it says now
+                    if self._drafter:
+                        self._drafter.end(state.id)
+            self.draft_failed(error, len(states))
+            return otherwise
 
     def _checked(self, request: DraftRequest, proposal: Proposal) -> Proposal:
         """A drafter that breaks its contract must not reach the target's cache."""
@@ -247,6 +289,8 @@ class SpeculativeLoop(GenerationLoop):
         if not stopped and len(state.tokens) >= state.limit:
             reason = "length"
         if reason:
+            if proposal.parents is not None:
+                state.read = base  # the rows behind it stand in the tree's order
             self._end(state)
         elif verified:
             self._keep(state, base, proposal, path, output)
@@ -265,13 +309,13 @@ class SpeculativeLoop(GenerationLoop):
         self._observe(state, output, [0, *(node + 1 for node in path)])
 
     def _observe(self, state: Active, output: StepOutput, rows: list[int] | None = None) -> None:
-        if output.hidden is not None and self._drafter:
+        if output.hidden is not None and (drafter := self._drafter) and state.speculates:
             hidden = output.hidden if rows is None else output.hidden[rows]
-            self._drafter.observe(state.id, hidden)
+            self._guarded([state], lambda: drafter.observe(state.id, hidden), None)
 
     def _tell(self, state: Active, tokens: list[int], drafted: int, accepted: int) -> None:
-        if state.speculates and self._drafter:
-            self._drafter.accept(state.id, tokens, accepted)
+        if (drafter := self._drafter) and state.speculates:
+            self._guarded([state], lambda: drafter.accept(state.id, tokens, accepted), None)
         if state.request.draft_len is None:
             state.draft_len = self._policy.following(state.draft_len, drafted, accepted)
 
@@ -285,9 +329,10 @@ class SpeculativeLoop(GenerationLoop):
         if state.slot is None:
             return
         slot, state.slot = state.slot, None
+        self._target.share(slot, state.tokens[: state.read])  # whoever continues this text
         try:
-            if state.speculates and self._drafter:
-                self._drafter.end(state.id)
+            if (drafter := self._drafter) and state.speculates:
+                self._guarded([state], lambda: drafter.end(state.id), None)
         finally:
             self._target.close(slot)
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.backends.cpu.blocks import memory_budget
 from toolkit.backends.cpu.heads import load_head
 from toolkit.backends.cpu.model import CpuModel
-from toolkit.backends.interfaces import Backend
+from toolkit.backends.interfaces import DEFAULT_CACHE, Backend, CacheOptions
 from toolkit.engine.cpu import (
     build_cpu_engine,
     captured_for,
@@ -89,13 +90,27 @@ class CpuBackend(Backend):
             return
         build_cpu_engine(checkpoint_dir, out, recipe.engine, captured_for(recipe, role))
 
-    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+    def open(
+        self,
+        built: BuiltModels,
+        tokenizer: Tokenizer,
+        *,
+        threads: int | None,
+        cache: CacheOptions = DEFAULT_CACHE,
+    ) -> Runtime:
         from toolkit.backends.runtime import Runtime
 
         engines = dict(built.engines)
         heads = engines.pop("heads", None)
+        budget = memory_budget() if cache.max_bytes is None else cache.max_bytes
         models: dict[str, Any] = {
-            role: self.load(path, threads=threads) for role, path in engines.items()
+            role: self.load(
+                path,
+                threads=threads,
+                kv_cache_bytes=budget // len(engines),
+                share_prefixes=cache.share_prefixes,
+            )
+            for role, path in engines.items()
         }
         if heads:
             models["heads"] = load_head(heads, models["target"], threads=threads)
@@ -107,6 +122,12 @@ class CpuBackend(Backend):
         *,
         threads: int | None = None,
         kv_cache_bytes: int | None = None,
+        share_prefixes: bool = False,
     ) -> CpuModel:
         """A language model ready to open sequences; KV memory is half the machine's at most."""
-        return CpuModel(read_engine(engine_dir), threads=threads, kv_cache_bytes=kv_cache_bytes)
+        return CpuModel(
+            read_engine(engine_dir),
+            threads=threads,
+            kv_cache_bytes=kv_cache_bytes,
+            share_prefixes=share_prefixes,
+        )

@@ -29,7 +29,12 @@ class CpuModel:
     """Implements speculation.interfaces.LanguageModel. One thread at a time."""
 
     def __init__(
-        self, engine: CpuEngine, *, threads: int | None = None, kv_cache_bytes: int | None = None
+        self,
+        engine: CpuEngine,
+        *,
+        threads: int | None = None,
+        kv_cache_bytes: int | None = None,
+        share_prefixes: bool = False,
     ) -> None:
         self.engine = engine
         self.vocab_size = engine.settings.vocab_size
@@ -39,6 +44,7 @@ class CpuModel:
         self._paged = PagedModel(engine, threads)
         self._kv = self._allocate(memory_budget() if kv_cache_bytes is None else kv_cache_bytes)
         self._paged.bind(self._kv.data)
+        self._share_prefixes = share_prefixes
         self._sequences: dict[int, Sequence] = {}
         self._next_seq = 0
 
@@ -52,6 +58,14 @@ class CpuModel:
     def free_blocks(self) -> int:
         """KV blocks that no sequence holds."""
         return self._kv.free_blocks
+
+    @property
+    def kv_capacity(self) -> int:
+        return self._kv.total * self._kv.block_size
+
+    @property
+    def kv_usage(self) -> float:
+        return 1 - self._kv.free_blocks / self._kv.total
 
     def open(self) -> int:
         if len(self._sequences) >= self.max_batch_size:
@@ -68,6 +82,17 @@ class CpuModel:
 
     def length(self, seq: int) -> int:
         return self._sequence(seq).length
+
+    def adopt(self, seq: int, tokens: Many[int]) -> int:
+        sequence = self._sequence(seq)
+        if sequence.length or not self._share_prefixes:
+            return 0
+        self._kv.release(sequence)  # blocks to spare, of a text that was truncated to nothing
+        return self._kv.adopt(sequence, tokens)
+
+    def share(self, seq: int, tokens: Many[int]) -> None:
+        if self._share_prefixes:
+            self._kv.share(self._sequence(seq), tokens)
 
     def truncate(self, seq: int, length: int) -> None:
         sequence = self._sequence(seq)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.backends.interfaces import Backend
+from toolkit.backends.interfaces import DEFAULT_CACHE, Backend, CacheOptions
 from toolkit.engine.trtllm.build import build_engine, engine_spec, planned_limits
 from toolkit.engine.trtllm.command import build_command, engine_flags
 from toolkit.engine.trtllm.gpus import architecture, shown
@@ -92,7 +92,14 @@ class TensorrtBackend(Backend):
             notes += [f"engine digests are not known here: {line}" for line in _lines(error)]
         return tuple(notes)
 
-    def open(self, built: BuiltModels, tokenizer: Tokenizer, *, threads: int | None) -> Runtime:
+    def open(
+        self,
+        built: BuiltModels,
+        tokenizer: Tokenizer,
+        *,
+        threads: int | None,
+        cache: CacheOptions = DEFAULT_CACHE,
+    ) -> Runtime:
         from toolkit.backends.tensorrt.runtime import open_engines
 
         return open_engines(built, tokenizer)

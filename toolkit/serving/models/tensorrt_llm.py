@@ -24,12 +24,16 @@ class TritonPythonModel:
     """Requests are handed to the engine's thread, which answers them as it goes."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        from toolkit.backends.cpu.blocks import memory_budget
         from toolkit.checkpoint.tokenizer import load_tokenizer
 
         settings = Settings(args)
         backend = BACKENDS["cpu"]()
         model = backend.load(
-            settings.path("gpt_model_path"), threads=settings.optional_number("cpu_threads")
+            settings.path("gpt_model_path"),
+            threads=settings.optional_number("cpu_threads"),
+            # Target and draft are processes of one machine.
+            kv_cache_bytes=settings.optional_number("kv_cache_bytes") or memory_budget() // 2,
         )
         where = settings.text("tokenizer_dir")
         self._tokenizer = load_tokenizer(settings.path("tokenizer_dir")) if where else None

@@ -167,9 +167,11 @@ class DraftTargetDrafter(Drafter):
             return  # no room to draft: this sequence gets empty proposals
         self._slots[seq] = slot = self._draft.open()
         # Read the prompt now: a draft's prefill belongs to the time to first token.
-        for start in range(0, len(prompt), _PREFILL_CHUNK):
+        known = self._draft.adopt(slot, prompt)
+        for start in range(known, len(prompt), _PREFILL_CHUNK):
             chunk = np.asarray(prompt[start : start + _PREFILL_CHUNK], dtype=np.int64)
             self._draft.forward([Step(slot, chunk, rows=0)])
+        self._draft.share(slot, prompt)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         drafts = [_Draft(request) for request in requests]
