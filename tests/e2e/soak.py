@@ -291,7 +291,7 @@ def _held(address: Address) -> dict[str, float]:
         held = {
             name: value
             for name, value in metrics(address.metrics).items()
-            if name.startswith(("spectool_active_sequences", "kv_cache_usage_perc"))
+            if name.startswith(("spectool_active_sequences", "kv_cache_utilization"))
         }
         if not any(held.values()) or time.monotonic() > deadline:
             return held

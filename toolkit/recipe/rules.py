@@ -54,6 +54,7 @@ def broken_rules(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
             f"{speculation.draft_length.min} is above max_draft_len ({speculation.max_draft_len})",
         )
     yield from _schedule_rules(speculation)
+    yield from _step_time_rules(speculation)
     if recipe.guided_decoding and (reason := _GRAMMARS_ELSEWHERE.get(recipe.backend)):
         yield ("guided_decoding",), reason
     ports: dict[int, str] = {}
@@ -99,3 +100,24 @@ def _schedule_rules(speculation: Speculation) -> Iterator[tuple[KeyPath, str]]:
         yield where, f"batch sizes {batches} must ascend"
     if too_long := [e.draft_len for e in entries if e.draft_len > speculation.max_draft_len]:
         yield where, f"{max(too_long)} is above max_draft_len ({speculation.max_draft_len})"
+
+
+def _step_time_rules(speculation: Speculation) -> Iterator[tuple[KeyPath, str]]:
+    where = ("speculation", "draft_length", "step_times")
+    policy, entries = speculation.draft_length.policy, speculation.draft_length.step_times
+    if policy == "throughput" and not entries:
+        yield (
+            where,
+            "empty; policy: throughput needs entries like {batch: 1, draft_len: 0, ms: 15.2}, "
+            "which tune --mode trace measures (step-times-*.json among its results)",
+        )
+    if policy != "throughput" and entries:
+        yield where, f"has no meaning with policy: {policy}; write policy: throughput"
+    points = [(entry.batch, entry.draft_len) for entry in entries]
+    if twice := sorted({point for point in points if points.count(point) > 1}):
+        yield where, f"batch {twice[0][0]} with draft_len {twice[0][1]} stands there twice"
+    plain = {batch for batch, length in points if length == 0}
+    if missing := sorted({batch for batch, _ in points} - plain):
+        yield where, f"draft_len 0 is missing for batch {', '.join(map(str, missing))}"
+    if wrong := [entry for entry in entries if entry.draft_ms >= entry.ms]:
+        yield where, f"drafting takes the whole step at batch {wrong[0].batch}"

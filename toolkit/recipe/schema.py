@@ -101,10 +101,19 @@ class ScheduleEntry(Section):
     draft_len: int = Field(ge=0, description="0: plain decoding.")
 
 
+class StepTimeEntry(Section):
+    """What one step takes whose requests all draft so many tokens."""
+
+    batch: int = Field(ge=1, description="Requests in the step.")
+    draft_len: int = Field(ge=0)
+    ms: float = Field(gt=0, description="The whole step.")
+    draft_ms: float = Field(0.0, ge=0, description="Drafting alone.")
+
+
 class DraftLength(Section):
     """How many tokens to draft in each verify step, up to max_draft_len."""
 
-    policy: Literal["fixed", "adaptive", "confidence", "schedule"] = "fixed"
+    policy: Literal["fixed", "adaptive", "confidence", "schedule", "throughput"] = "fixed"
     threshold: float = Field(
         0.4,
         gt=0.0,
@@ -115,6 +124,15 @@ class DraftLength(Section):
     min: int = Field(1, ge=1, description="Adaptive: never fewer than this.")
     schedule: tuple[ScheduleEntry, ...] = Field(
         (), description="Schedule: draft lengths by batch size, ascending."
+    )
+    step_times: tuple[StepTimeEntry, ...] = Field(
+        (), description="Throughput: measured steps, with draft_len 0 for every batch size."
+    )
+    min_speed: float = Field(
+        0.8,
+        ge=0.0,
+        le=1.0,
+        description="Throughput: the part of its plain speed that every request keeps.",
     )
 
 

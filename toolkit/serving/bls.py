@@ -169,7 +169,9 @@ class BlsLoop:
 
     def _propose(self, state: Active, draft: DraftSource) -> Draft:
         """Nothing for the first token: it comes from reading the prompt."""
-        room = state.room(self.policy, self._running)
+        # Each request plans alone: it takes the others, whom it does not see, for its like.
+        running = max(self._running, 1)
+        room = state.room(self.policy.plan([state] * running, running)[0])
         if not state.stats.prefill_tokens or room <= 0:
             return Draft()
         return draft.propose(state.tokens, room)

@@ -10,8 +10,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from toolkit.recipe.schema import Speculation
+from toolkit.speculation.interfaces import SpeculationStats
+from toolkit.speculation.throughput import StepCosts, best_lengths, predicted_acceptance
+
+
+class Drafting(Protocol):
+    """What a policy sees of a request."""
+
+    @property
+    def draft_len(self) -> int: ...
+
+    @property
+    def stats(self) -> SpeculationStats: ...
 
 
 class DraftLengthPolicy(ABC):
@@ -29,6 +42,13 @@ class DraftLengthPolicy(ABC):
     def now(self, draft_len: int, active: int) -> int:
         """The length to use while `active` requests, this one included, share the target."""
         return draft_len
+
+    def plan(self, requests: Sequence[Drafting], active: int) -> list[int]:
+        """The lengths of the requests that draft in one step, for policies that weigh them up.
+
+        `active` counts those that share the step without a draft, too.
+        """
+        return [self.now(request.draft_len, active) for request in requests]
 
     @property
     def confidence(self) -> float:
@@ -131,6 +151,38 @@ class Schedule(DraftLengthPolicy):
         return draft_len
 
 
+@dataclass(frozen=True)
+class Throughput(DraftLengthPolicy):
+    """By what a step costs and what each request's drafts were worth; see throughput.py."""
+
+    max_draft_len: int
+    costs: StepCosts
+    min_speed: float
+
+    @classmethod
+    def of(cls, options: Speculation) -> Throughput:
+        entries = options.draft_length.step_times
+        points = {(e.batch, e.draft_len): (e.ms, e.draft_ms) for e in entries}
+        return cls(options.max_depth, StepCosts(points), options.draft_length.min_speed)
+
+    def first(self) -> int:
+        return self.max_draft_len
+
+    def plan(self, requests: Sequence[Drafting], active: int) -> list[int]:
+        others = max(active - len(requests), 0)
+        acceptance = [predicted_acceptance(request.stats) for request in requests]
+        lengths = best_lengths(
+            [*acceptance, *[0.0] * others],
+            [*[self.max_draft_len] * len(requests), *[0] * others],
+            self.costs.of(max(active, len(requests))),
+            min_speed=self.min_speed,
+        )
+        return lengths[: len(requests)]
+
+    def following(self, draft_len: int, drafted: int, accepted: int) -> int:
+        return draft_len
+
+
 def batch_ranges(
     steps: Sequence[tuple[int, int]],  # (from this batch size on, draft_len), ascending
     largest: int,  # batch size
@@ -146,6 +198,7 @@ POLICIES: Mapping[str, type[DraftLengthPolicy]] = {
     "adaptive": Adaptive,
     "confidence": Confidence,
     "schedule": Schedule,
+    "throughput": Throughput,
 }
 
 

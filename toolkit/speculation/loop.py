@@ -31,7 +31,7 @@ from toolkit.speculation.interfaces import (
     Step,
     StepOutput,
 )
-from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check
+from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check, rooms
 from toolkit.speculation.sampling import (
     LazyProbabilities,
     Role,
@@ -212,14 +212,19 @@ class SpeculativeLoop(GenerationLoop):
 
     def _propose(self, verifying: Sequence[Active]) -> list[tuple[Active, Proposal]]:
         """Each with its proposal, empty where nothing may be drafted."""
-        active = len(self._running)
+        room = rooms(self._policy, verifying, len(self._running))
         confidence = self._policy.confidence
         requests = [
             DraftRequest(
-                state.id, state.tokens, room, state.request.sampling, confidence, state.matcher
+                state.id,
+                state.tokens,
+                room[state.id],
+                state.request.sampling,
+                confidence,
+                state.matcher,
             )
             for state in verifying
-            if (room := state.room(self._policy, active)) > 0
+            if room[state.id] > 0
         ]
         if not requests or self._drafter is None:
             return [(state, Proposal([])) for state in verifying]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Literal
@@ -82,12 +83,12 @@ class Active:
         """Tokens to read before this request can verify; of its output the last one may wait."""
         return len(self.tokens) - self.started - self.read
 
-    def room(self, policy: DraftLengthPolicy, active: int) -> int:
+    def room(self, planned: int) -> int:
         """How many tokens may be drafted now, so that the bonus token still fits."""
         if not self.speculates:
             return 0
-        asked = self.request.draft_len  # a request that names its length is not scheduled
-        wanted = policy.now(self.draft_len, active) if asked is None else asked
+        asked = self.request.draft_len  # a request that names its length is not planned
+        wanted = planned if asked is None else asked
         return min(wanted, self.limit - len(self.tokens) - 1)
 
     def count(self, emitted: int, drafted: int, accepted: int) -> bool:
@@ -108,6 +109,15 @@ class Active:
         stats.ttft_ns = stats.ttft_ns or elapsed
         stats.e2e_ns = elapsed
         stats.chunk_ns.append(elapsed)
+
+
+def rooms(policy: DraftLengthPolicy, states: Sequence[Active], active: int) -> dict[int, int]:
+    """Tokens that each of these requests may draft in this step, by its id; none left out."""
+    drafting = [state for state in states if state.speculates and state.request.draft_len is None]
+    planned = dict(
+        zip([state.id for state in drafting], policy.plan(drafting, active), strict=True)
+    )
+    return {state.id: state.room(planned.get(state.id, 0)) for state in states}
 
 
 def check(request: Request, vocab_size: int, max_seq_len: int) -> None:

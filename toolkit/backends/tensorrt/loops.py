@@ -18,7 +18,7 @@ from toolkit.errors import InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.interfaces import DraftRequest, SamplingParams, SpeculationStats
-from toolkit.speculation.request import Active, Chunk, FinishReason, Request, check
+from toolkit.speculation.request import Active, Chunk, FinishReason, Request, check, rooms
 from toolkit.speculation.stop import Decode, StopCondition
 
 
@@ -255,11 +255,12 @@ class ExternalLoop(ExecutorLoop):
 
     def _propose(self) -> dict[int, Draft]:
         """By request; the first step of a request reads its prompt without a draft."""
-        active = len(self._running)
+        started = [state for state in self._running.values() if state.started]
+        room = rooms(self._policy, started, len(self._running))
         requests = [
-            DraftRequest(state.id, state.tokens, room, state.request.sampling)
-            for state in self._running.values()
-            if state.started and (room := state.room(self._policy, active)) > 0
+            DraftRequest(state.id, state.tokens, room[state.id], state.request.sampling)
+            for state in started
+            if room[state.id] > 0
         ]
         if not requests or self._drafts is None:
             return {}

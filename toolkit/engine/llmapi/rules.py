@@ -160,7 +160,7 @@ def _parallel(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
 def _draft_length(recipe: Recipe, rules: Profile) -> Iterator[Problem]:
     options = recipe.speculation
     length, where = options.draft_length, ("speculation", "draft_length", "policy")
-    if length.policy in ("adaptive", "confidence"):
+    if length.policy in ("adaptive", "confidence", "throughput"):
         yield (
             where,
             f"{length.policy}: TensorRT-LLM has one draft length for a whole batch; use fixed or "
