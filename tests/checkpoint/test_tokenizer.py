@@ -166,3 +166,11 @@ def test_a_model_without_tokenizer_json_says_how_to_make_one(model):
     (model / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: missing; make one"):
         tokenizer_of(model)
+
+
+def test_the_longest_token_bounds_every_text(tmp_path):
+    from tests.engine_fixtures import write_byte_tokenizer
+    from toolkit.checkpoint.tokenizer import load_tokenizer
+
+    write_byte_tokenizer(tmp_path)
+    assert load_tokenizer(tmp_path).longest_token == len("<|im_start|>")

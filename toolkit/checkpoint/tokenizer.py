@@ -68,6 +68,12 @@ class Tokenizer:
         decoder = json.loads(backend.to_str()).get("decoder") or {}
         self._bytewise = decoder.get("type") == "ByteLevel"
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest entry of the vocabulary."""
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        return max((len(token.encode()) for token in vocabulary), default=1)
+
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special).ids
         return ids

@@ -109,7 +109,7 @@ PREPROCESSING = Contract(
         REQUEST_OUTPUT_LEN  INT32[-1]
         OUT_END_ID          INT32[1]
     """),
-    parameters=_parameters(tokenizer_dir="path!", add_special_tokens="flag"),
+    parameters=_parameters(tokenizer_dir="path!", add_special_tokens="flag", max_seq_len="number"),
     decoupled=False,
 )
 

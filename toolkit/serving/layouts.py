@@ -42,14 +42,17 @@ def _bls(built: BuiltModels, place: Place) -> list[ServedModel]:
         )
         for role, name in names.items()
     ]
+    longest = str(built.recipe.engine.max_seq_len)
     texts = [
         ServedModel(
-            model_config(name, of, {"tokenizer_dir": place(name, tokenizer)}, max_batch_size=size),
+            model_config(
+                name, of, {"tokenizer_dir": place(name, tokenizer), **more}, max_batch_size=size
+            ),
             name,
         )
-        for name, of in (
-            ("preprocessing", contract.PREPROCESSING),
-            ("postprocessing", contract.POSTPROCESSING),
+        for name, of, more in (
+            ("preprocessing", contract.PREPROCESSING, {"max_seq_len": longest}),
+            ("postprocessing", contract.POSTPROCESSING, {}),
         )
     ]
     bls = {

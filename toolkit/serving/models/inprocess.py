@@ -75,7 +75,8 @@ class TritonPythonModel:
         sender = ReplySender(request)
         try:
             wanted = text_request(arrays_of(request), max_draft_len=self._max_draft_len)
-            prompt = prompt_tokens(self._tokenizer, wanted.text)
+            longest = self._target.max_seq_len
+            prompt = prompt_tokens(self._tokenizer, wanted.text, max_seq_len=longest)
             # Compiled here and not in the engine's thread: other requests need not wait for it.
             grammar = self._grammar(wanted.guide)
         except SpectoolError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.errors import SpectoolError
 from toolkit.serving.prompt import prompt_tokens
 from toolkit.serving.text_request import Fields
 from toolkit.serving.triton_io import Settings, arrays_of, error_response, response, tensor
@@ -19,6 +20,7 @@ class TritonPythonModel:
 
         settings = Settings(args)
         self._tokenizer = load_tokenizer(settings.path("tokenizer_dir"))
+        self._max_seq_len = settings.optional_number("max_seq_len")
         self._add_special = settings.flag("add_special_tokens", True)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -32,7 +34,15 @@ class TritonPythonModel:
         words = fields.texts("STOP_WORDS_DICT")
         if fields.problems or text is None:
             return error_response("; ".join(fields.problems))
-        ids = prompt_tokens(self._tokenizer, text, add_special=self._add_special)
+        try:
+            ids = prompt_tokens(
+                self._tokenizer,
+                text,
+                add_special=self._add_special,
+                max_seq_len=self._max_seq_len,
+            )
+        except SpectoolError as error:
+            return error_response(str(error))
         if end_id is None:
             end_id = min(self._tokenizer.eos_ids, default=-1)
         return response(

@@ -23,6 +23,7 @@ from toolkit.serving.counters import (
     SpeculationCounters,
 )
 from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
+from toolkit.serving.prompt import check_size
 from toolkit.serving.remote import OWN, Dialect, RemoteDraft, RemoteTarget, tokenize
 from toolkit.serving.replies import ReplyBuilder
 from toolkit.serving.tensorrt.tensors import names
@@ -103,6 +104,7 @@ class TritonPythonModel:
         if sender.cancelled():
             sender.fail("cancelled")
             return
+        check_size(self._tokenizer, wanted.text, self._loop.max_seq_len)
         prompt = tokenize(wanted.text, wanted.max_tokens)
         guide = wanted.guide or self._guide
         grammar = self._tokenizer.grammar(guide) if guide else None
