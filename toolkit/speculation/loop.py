@@ -13,36 +13,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
-
-import numpy as np
 
 from toolkit.errors import CapacityError
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.generation import GenerationLoop
-from toolkit.speculation.grammar import GrammarError, masked_rows
+from toolkit.speculation.grammar import GrammarError
 from toolkit.speculation.interfaces import (
     Drafter,
     DraftRequest,
     LanguageModel,
     Proposal,
-    Step,
     StepOutput,
 )
 from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check, rooms
-from toolkit.speculation.sampling import (
-    LazyProbabilities,
-    Role,
-    most_likely,
-    uniform,
-    uniforms,
-)
+from toolkit.speculation.sampling import most_likely
+from toolkit.speculation.steps import choose, prefill_step, verify_step
 from toolkit.speculation.stop import Decode, StopCondition
-from toolkit.speculation.token_tree import ancestors, check_parents, depths
-from toolkit.speculation.verify import verify, verify_greedy
-from toolkit.speculation.verify_tree import verify_tree, verify_tree_greedy
+from toolkit.speculation.token_tree import check_parents
 
 __all__ = ["Chunk", "Output", "Request", "SpeculativeLoop"]
 
@@ -157,8 +146,8 @@ class SpeculativeLoop(GenerationLoop):
         verifying = self._propose([state for state in self._running if not state.unread])
         reading = self._pieces_to_read()
         steps = [
-            *(_verify_step(state, proposal, self._hidden(state)) for state, proposal in verifying),
-            *(_prefill_step(state, count, self._hidden(state)) for state, count in reading),
+            *(verify_step(state, proposal, self._hidden(state)) for state, proposal in verifying),
+            *(prefill_step(state, count, self._hidden(state)) for state, count in reading),
         ]
         return verifying, reading, self._target.forward(steps) if steps else []
 
@@ -275,9 +264,11 @@ class SpeculativeLoop(GenerationLoop):
 
     def _emit(self, state: Active, proposal: Proposal, output: StepOutput) -> Chunk:
         """Verify, stop where the request says so, and roll everything back to what stands."""
-        if state.speculates and self._drafter and self._drafter.reads_choices and proposal.tokens:
-            self._drafter.chosen(state.id, most_likely(output.logits))
-        tokens, path = _choose(state, proposal, output)
+        drafter = self._drafter
+        if state.speculates and drafter and drafter.reads_choices and proposal.tokens:
+            chosen = most_likely(output.logits)
+            self._guarded([state], lambda: drafter.chosen(state.id, chosen), None)
+        tokens, path = choose(state, proposal, output)
         tokens, stopped = state.stop.cut(tokens)
         accepted, drafted = min(len(path), len(tokens)), proposal.depth
         try:
@@ -340,62 +331,3 @@ class SpeculativeLoop(GenerationLoop):
                 self._guarded([state], lambda: drafter.end(state.id), None)
         finally:
             self._target.close(slot)
-
-
-def _verify_step(state: Active, proposal: Proposal, hidden: bool) -> Step:
-    assert state.slot is not None
-    tokens = np.array([state.tokens[-1], *proposal.tokens], dtype=np.int64)
-    if proposal.parents is None:
-        return Step(state.slot, tokens, rows=len(tokens), hidden=hidden)
-    parents = (-1, *(parent + 1 for parent in proposal.parents))  # the last token is the root
-    return Step(
-        state.slot,
-        tokens,
-        rows=len(tokens),
-        positions=state.read - 1 + np.array(depths(parents), dtype=np.int64),
-        mask=ancestors(parents),
-        hidden=hidden,
-    )
-
-
-def _prefill_step(state: Active, count: int, hidden: bool) -> Step:
-    assert state.slot is not None
-    tokens = np.array(state.tokens[state.read : state.read + count], dtype=np.int64)
-    rows = int(count == state.unread and not state.started)
-    return Step(state.slot, tokens, rows=rows, hidden=hidden)
-
-
-def _choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], list[int]]:
-    """The new tokens, and which of the proposal's stand (the path, for a tree)."""
-    sampling, position = state.request.sampling, len(state.tokens)
-    proposal = proposal.first(proposal.drafted)  # nobody accepts a probe
-    drafted = len(proposal.tokens)
-    logits = output.logits[: drafted + 1]
-    if state.matcher:
-        logits = masked_rows(logits, state.matcher.rows(proposal.tokens, proposal.parents))
-    if proposal.parents is not None:
-        if sampling.greedy:
-            chosen = most_likely(logits)
-            return verify_tree_greedy(proposal.tokens, proposal.parents, chosen)
-        return verify_tree(
-            proposal.tokens,
-            proposal.parents,
-            proposal.probs,
-            LazyProbabilities(logits, sampling),
-            partial(_number, sampling.seed, position),
-        )
-    if sampling.greedy:
-        tokens, accepted = verify_greedy(proposal.tokens, most_likely(logits))
-    else:
-        tokens, accepted = verify(
-            proposal.tokens,
-            proposal.probs,
-            LazyProbabilities(logits, sampling),
-            uniforms(sampling.seed, position, drafted, Role.ACCEPT),
-            uniforms(sampling.seed, position, drafted + 1, Role.EMIT),
-        )
-    return tokens, list(range(accepted))
-
-
-def _number(seed: int, position: int, depth: int, role: Role, sibling: int = 0) -> float:
-    return uniform(seed, position + depth, role, sibling)
