@@ -18,6 +18,7 @@ PLANNING = {
     "tuning_steps",
     "expected",
     "on_cluster",
+    "data_on_cluster",
     "preflight",
     "migrate",
     "export",

@@ -40,16 +40,24 @@ class Session:
 
 @contextmanager
 def cluster_for(
-    on: str, plans: Sequence[Plan], store: Store, log: Callable[[str], None]
+    on: str,
+    plans: Sequence[Plan],
+    store: Store,
+    log: Callable[[str], None],
+    *,
+    paths: Sequence[str] = (),
 ) -> Iterator[Session]:
-    """A cluster whose nodes were asked, after refusing what none of them could ever run."""
+    """A cluster whose nodes were asked, after refusing what none of them could ever run.
+
+    `paths` are what later steps must see besides the models.
+    """
     wanted = build_graph([_anywhere(plan) for plan in plans], store, everywhere=labels_here())[0]
     with connect(parse_on(on), log) as cluster:
         Schedule(wanted).refuse_impossible(cluster.offered())
         store.root.mkdir(parents=True, exist_ok=True)
-        paths = sorted({path for step in wanted for path in step.needs.paths})
+        asked = sorted({*paths, *(path for step in wanted for path in step.needs.paths)})
         with NamedTemporaryFile(dir=store.root, prefix=".seen-") as seen:
-            nodes = cluster.survey(paths, None if store.url else seen.name)
+            nodes = cluster.survey(asked, None if store.url else seen.name)
             Schedule(wanted).refuse_impossible(nodes)
             yield Session(cluster, nodes)
 

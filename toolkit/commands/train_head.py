@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toolkit.commands import training as shared
-from toolkit.commands.options import Json, Offline, Overrides, RecipeArgument, StoreDir
+from toolkit.commands.options import Json, Offline, On, Overrides, RecipeArgument, StoreDir
 from toolkit.errors import InputError
 
 
@@ -48,6 +48,7 @@ def train_head(
     threads: shared.Threads = None,
     override: Overrides = None,
     store: StoreDir = None,
+    on: On = None,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
@@ -107,6 +108,7 @@ def train_head(
         offline=offline,
         device=device,
         threads=threads,
+        on=on,
     )
     if result is not None:
         print(json.dumps(result, allow_nan=False) if as_json else shared.describe(result, out))

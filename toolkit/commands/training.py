@@ -86,6 +86,7 @@ def run(
     device: str,
     threads: int | None,
     tokenizer: bool = False,
+    on: str | None = None,
 ) -> dict[str, Any] | None:
     """Data, then training; None when only data was wanted."""
     from toolkit.training.session import copy_tokenizer, generate_data, train
@@ -93,9 +94,16 @@ def run(
     if only not in (None, *STEPS):
         raise InputError(f"--only {only}: expected one of {', '.join(STEPS)}")
     chosen = chosen_device(device) if only != "generate" else "cpu"
-    files = target_files(recipe, store, offline)
-    if only != "train":
-        generate_data(files, data, data_dir, store, say, threads=threads)
+    if on is not None and only != "train":
+        from toolkit.data_on_cluster import data_on
+
+        away = offline_or_environment(offline)
+        plain = target_alone(recipe)
+        files = data_on(on, plain, data, data_dir, store, say, offline=away, threads=threads)
+    else:
+        files = target_files(recipe, store, offline)
+        if only != "train":
+            generate_data(files, data, data_dir, store, say, threads=threads)
     if only == "generate":
         return None
     if tokenizer:
@@ -113,15 +121,11 @@ def run(
     )
 
 
-def target_files(recipe: Recipe, store: Store, offline: bool) -> TargetFiles:
-    """RECIPE's target, converted for the cpu engine whatever backend the recipe is for."""
-    from toolkit.errors import RunError
-    from toolkit.execute import build
-    from toolkit.plan import make_plan
+def target_alone(recipe: Recipe) -> Recipe:
+    """RECIPE's target for the cpu engine, whatever backend the recipe is for."""
     from toolkit.recipe.schema import Recipe
-    from toolkit.training.session import TargetFiles
 
-    plain = Recipe.model_validate(
+    return Recipe.model_validate(
         {
             "name": recipe.name,
             "backend": "cpu",
@@ -130,15 +134,17 @@ def target_files(recipe: Recipe, store: Store, offline: bool) -> TargetFiles:
             "engine": recipe.engine.model_dump(),
         }
     )
+
+
+def target_files(recipe: Recipe, store: Store, offline: bool) -> TargetFiles:
+    """RECIPE's target, converted."""
+    from toolkit.data_on_cluster import target_of
+    from toolkit.execute import build
+    from toolkit.plan import make_plan
+
+    plain = target_alone(recipe)
     built = build(make_plan(plain, store), store, offline=offline_or_environment(offline))
-    for artefact in make_plan(plain, store).artefacts:
-        if artefact.kind == "checkpoints" and artefact.digest:
-            return TargetFiles(
-                checkpoint_digest=artefact.digest,
-                checkpoint_dir=store.path("checkpoints", artefact.digest),
-                tokenizer_dir=built.tokenizer_dir,
-            )
-    raise RunError(f"{recipe.name}: the target was built, but its checkpoint is not in the store")
+    return target_of(make_plan(plain, store), built.tokenizer_dir, store)
 
 
 def chosen_device(name: str) -> str:

@@ -11,6 +11,7 @@ WORK = Registry(
     "step",
     {
         "artefact": "toolkit.execute:make_artefact",
+        "head_data": "toolkit.training.shard_step:fill",
         "round": "toolkit.tuning.rounds:measure",
     },
 )

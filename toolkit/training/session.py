@@ -93,27 +93,42 @@ def generate_data(
 ) -> None:
     """Every shard of both splits that is not there yet; the held-out one first."""
     book = load_prompt_book(options.prompts)
-    config = Checkpoint(target.checkpoint_dir).config
-    plan = options.plan(config["max_position_embeddings"])
-    _same_plan(directory, target, options)
-    todo = {
-        split: [n for n in range(-(-count // options.shard)) if not shard(directory, n).exists()]
-        for split, count, shard in (
-            ("heldout", options.heldout, replace(plan, split="heldout").shard),
-            ("train", options.sequences, plan.shard),
-        )
-    }
+    todo = missing_shards(target, options, directory)
     if not any(todo.values()):
         return
-    model = _model(target, options, plan, store, threads)
+    model = target_model(target, options, store, threads)
     tokenizer = load_tokenizer(target.tokenizer_dir)
     for split, shards in todo.items():
-        mine = replace(plan, split=split)  # type: ignore[arg-type]
 
         def say(number: int, tokens: int, split: str = split) -> None:
             report(f"{split} shard {number}: {tokens} tokens")
 
-        Generator(model, tokenizer, book, mine).fill(directory, shards, say)
+        plan = data_plan(target, options, split)
+        Generator(model, tokenizer, book, plan).fill(directory, shards, say)
+
+
+def data_plan(target: TargetFiles, options: DataOptions, split: str) -> DataPlan:
+    """Which outputs one split wants of this target."""
+    config = Checkpoint(target.checkpoint_dir).config
+    plan = options.plan(config["max_position_embeddings"])
+    return replace(plan, split=split)  # type: ignore[arg-type]
+
+
+def missing_shards(
+    target: TargetFiles, options: DataOptions, directory: Path
+) -> dict[str, list[int]]:
+    """Split -> numbers of the shards that are not there yet; data of another plan is refused."""
+    plans = {split: data_plan(target, options, split) for split in ("heldout", "train")}
+    _same_plan(directory, target, options)
+    counts = {"heldout": options.heldout, "train": options.sequences}
+    return {
+        split: [
+            number
+            for number in range(-(-counts[split] // options.shard))
+            if not plan.shard(directory, number).exists()
+        ]
+        for split, plan in plans.items()
+    }
 
 
 def train(
@@ -158,10 +173,11 @@ def copy_tokenizer(target: TargetFiles, out: Path) -> None:
             write_atomic(out / file.name, file.read_bytes())
 
 
-def _model(
-    target: TargetFiles, options: DataOptions, plan: DataPlan, store: Store, threads: int | None
+def target_model(
+    target: TargetFiles, options: DataOptions, store: Store, threads: int | None
 ) -> CpuModel:
     """An engine of the target that shows the states that any head reads."""
+    plan = data_plan(target, options, "train")
     limits = EngineLimits(
         max_batch_size=options.batch,
         max_input_len=plan.max_prompt_tokens,
