@@ -40,6 +40,7 @@ DRAFTERS = Registry(
         "none": "toolkit.speculation.drafters.none:NoDrafter",
         "draft_target": "toolkit.speculation.drafters.draft_target:DraftTargetDrafter",
         "ngram": "toolkit.speculation.drafters.ngram:NGramDrafter",
+        "suffix": "toolkit.speculation.drafters.suffix:SuffixDrafter",
         "self_speculation": "toolkit.speculation.drafters.self_speculation:SelfSpeculationDrafter",
         "medusa": "toolkit.speculation.drafters.medusa:MedusaDrafter",
         "eagle": "toolkit.speculation.drafters.eagle:EagleDrafter",

@@ -15,16 +15,18 @@ EXPECTED = """\
 | --- | --- | --- | --- | --- | --- |
 | `draft_target` | yes | yes | yes | yes | yes |
 | `ngram` | yes | yes | yes | yes | yes |
-| `medusa` | - | yes | - | - | - |
-| `eagle` | - | yes | - | - | - |
-| `eagle3` | - | - | yes | yes | yes |
+| `suffix` | yes | - | - | - | - |
+| `self_speculation` | yes | - | - | - | - |
+| `medusa` | yes | yes | - | - | - |
+| `eagle` | yes | yes | - | - | - |
+| `eagle3` | yes | - | yes | yes | yes |
 | `mtp` | - | - | yes | yes | yes |
 | `pard` | - | - | - | yes | yes |
 | `dflash` | - | - | - | - | yes |
 | `dspark` | - | - | - | - | yes |
 | `sa` | - | - | - | - | yes |
 | `redrafter` | - | yes | - | - | - |
-| `lookahead` | - | yes | - | - | - |"""  # noqa: E501
+| `lookahead` | yes | yes | - | - | - |"""  # noqa: E501
 
 
 def test_the_table_is_the_one_that_was_read():

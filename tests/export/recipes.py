@@ -10,6 +10,8 @@ HEADS = {"checkpoint": "org/heads", "revision": "v2"}
 SPECULATION: dict[str, dict[str, Any]] = {
     "none": {},
     "ngram": {"max_draft_len": 6, "max_matching_ngram_size": 4, "min_matching_ngram_size": 2},
+    "suffix": {"max_draft_len": 6, "max_draft_factor": 2.0, "min_matching_ngram_size": 2},
+    "self_speculation": {"max_draft_len": 2, "layers": [0, 1]},
     "draft_target": {
         "max_draft_len": 5,
         "draft": {"checkpoint": "org/draft", "revision": "v1", "parallel": {"tp": 1}},

@@ -29,7 +29,7 @@ def exported(peer, drafter="ngram", **changes):
 def fits(option: Option, value) -> bool:
     if option.choices:
         return value in option.choices
-    kinds = {"int": int, "str": str, "flag": bool, "json": (dict, list)}
+    kinds = {"int": int, "str": str, "flag": bool, "float": float, "json": (dict, list)}
     return isinstance(value, kinds[option.takes]) and (
         option.takes == "flag" or not isinstance(value, bool)
     )

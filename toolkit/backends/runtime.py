@@ -39,6 +39,7 @@ class Runtime:
         if options.drafter == "none":
             return None
         drafter: Drafter = DRAFTERS[options.drafter].create(options, self.models)
+        drafter.prepare(self.tokenizer)
         return drafter
 
     def grammar(self, guide: Guide | None = None) -> Grammar | None:

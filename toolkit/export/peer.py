@@ -22,7 +22,7 @@ _SAID = {"drafter", "max_draft_len", "draft_length", "draft", "heads"}
 class Option:
     """One documented option: the kind of value that it takes, and what it does."""
 
-    takes: str  # int, str, flag, json, or the words that are allowed: "auto|float16"
+    takes: str  # int, float, str, flag, json, or the words that are allowed: "auto|float16"
     meaning: str
 
     @property

@@ -11,6 +11,7 @@ from toolkit.recipe.schema import ModelSpec, Recipe
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import batch_ranges
 from toolkit.speculation.drafters.ngram import NGramSpeculation
+from toolkit.speculation.drafters.suffix import SuffixSpeculation
 
 TITLE = "vLLM"
 CONFIG = "--speculative-config"
@@ -41,6 +42,9 @@ CONFIG_KEYS = {
     "revision": Option("str", "of the draft model"),
     "prompt_lookup_max": Option("int", "longest n-gram to look for"),
     "prompt_lookup_min": Option("int", "shortest n-gram to look for"),
+    "suffix_decoding_max_tree_depth": Option("int", "match and draft together, at most"),
+    "suffix_decoding_max_cached_requests": Option("int", "past outputs to keep; 0: none"),
+    "suffix_decoding_max_spec_factor": Option("float", "draft tokens for each that matched"),
     "parallel_drafting": Option("flag", "all draft tokens in one pass"),
     "draft_sample_method": Option("greedy|probabilistic", "how the draft chooses"),
     "num_speculative_tokens_per_batch_size": Option(
@@ -59,6 +63,27 @@ def _ngram(recipe: Recipe, answer: Answer) -> None:
         method="ngram",
         prompt_lookup_max=options.max_matching_ngram_size,
         prompt_lookup_min=options.min_matching_ngram_size,
+    )
+
+
+def _suffix(recipe: Recipe, answer: Answer) -> None:
+    options = recipe.speculation
+    assert isinstance(options, SuffixSpeculation)
+    answer.said |= {"max_matching_ngram_size", "max_draft_factor", "corpus"}
+    answer.steps.append(["pip", "install", "arctic-inference"])
+    more = {} if options.corpus else {"suffix_decoding_max_cached_requests": 0}
+    if options.corpus:
+        answer.notes.append(
+            f"speculation.corpus: {TITLE} reads no file; it keeps the outputs of its own requests"
+        )
+    _speculate(
+        recipe,
+        answer,
+        method="suffix",
+        suffix_decoding_max_tree_depth=options.max_matching_ngram_size + options.max_draft_len,
+        # Its own default is 1; this many is no limit for a match of one token and more.
+        suffix_decoding_max_spec_factor=options.max_draft_factor or float(options.max_draft_len),
+        **more,
     )
 
 
@@ -150,6 +175,7 @@ def _schedule(recipe: Recipe, answer: Answer) -> None:
 METHODS: Mapping[str, Method] = {
     "none": _none,
     "ngram": _ngram,
+    "suffix": _suffix,
     "draft_target": _draft_model,
     "eagle": _head("eagle"),
     "eagle3": _head("eagle3"),

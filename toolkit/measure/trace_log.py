@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import InputError
-from toolkit.measure.prompts import ALL_DOMAINS, Prompt, PromptSet, parse_fields
+from toolkit.json_lines import parse_fields
+from toolkit.measure.prompts import ALL_DOMAINS, Prompt, PromptSet
 
 _FIELDS = {"domain": str, "id": str, "output": str, "prompt": str, "raw": bool}
 _DOMAIN = "log"

@@ -24,6 +24,7 @@ OTHER_WORDS: Mapping[str, str] = {
     "prompt_lookup_num_tokens": "speculation.max_draft_len",
     "prompt_lookup_max": "speculation.max_matching_ngram_size",
     "prompt_lookup_min": "speculation.min_matching_ngram_size",
+    "suffix_decoding_max_spec_factor": "speculation.max_draft_factor",
     "draft_tp_size": "speculation.draft.parallel.tp",
     "draft_tensor_parallel_size": "speculation.draft.parallel.tp",
     "tensor_parallel_size": "target.parallel.tp",

@@ -11,11 +11,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def resolve_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
-    """`data` with the checkpoints, prompt files and grammars that it names made absolute."""
+    """`data` with the checkpoints, corpora, prompts and grammars that it names made absolute."""
     found = dict(data)
     for section in ("target", "speculation"):
         if section in found:
             found[section] = _resolve_checkpoints(found[section], base)
+    speculation = found.get("speculation")
+    if isinstance(speculation, dict) and isinstance(corpus := speculation.get("corpus"), str):
+        found["speculation"] = {**speculation, "corpus": absolute(corpus, base)}
     guided = found.get("guided_decoding")
     if isinstance(guided, dict) and isinstance(guided.get("guide_file"), str):
         found["guided_decoding"] = {**guided, "guide_file": absolute(guided["guide_file"], base)}

@@ -8,7 +8,7 @@ overwrites what was rejected.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -117,6 +117,14 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
+class Encoder(Hashable, Protocol):
+    """What turns text into the target's tokens."""
+
+    vocab_size: int
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]: ...
+
+
 _TRACED = -1  # the sequence of a trace: no loop numbers one so
 
 
@@ -219,6 +227,9 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
     @abstractmethod
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
         """The drafter at work, with the models it asked for (by role)."""
+
+    def prepare(self, encoder: Encoder) -> None:
+        """Once, before any sequence, with the target's tokenizer: read what is text so far."""
 
     def begin(self, seq: int, prompt: Sequence[int]) -> None:
         """A sequence starts; its prompt has been or is being read by the target."""

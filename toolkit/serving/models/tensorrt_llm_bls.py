@@ -31,6 +31,7 @@ from toolkit.serving.text_request import TextRequest, text_request
 from toolkit.serving.triton_io import Metrics, ReplySender, Settings, arrays_of
 from toolkit.speculation.draft_length import draft_length_policy
 from toolkit.speculation.grammar import guide_of
+from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.request import Request
 
 # Between two calls a cancelled request is noticed; without a stream nobody waits for single tokens.
@@ -54,6 +55,8 @@ class TritonPythonModel:
         options = json.loads(settings.text("speculation"))
         self._drafter = DRAFTERS[options["drafter"]]
         self._options: Speculation = self._drafter.Options.model_validate(options)
+        if self._max_draft_len and not self._draft:
+            self._local_drafter()  # what it reads from files is read, or refused, here
         self._loop = BlsLoop(
             policy=draft_length_policy(self._options),
             max_seq_len=settings.number("max_seq_len", 0),
@@ -132,8 +135,12 @@ class TritonPythonModel:
             chosen = wanted.use_draft_logits
             with_logits = self._by_logits if chosen is None else chosen
             return RemoteDraft(self._draft, request, self._dialect, with_logits=with_logits)
-        drafter = self._drafter.create(self._options, {})
-        return LocalDraft(drafter, request.prompt, request.sampling, request.grammar)
+        return LocalDraft(self._local_drafter(), request.prompt, request.sampling, request.grammar)
+
+    def _local_drafter(self) -> Drafter:
+        drafter: Drafter = self._drafter.create(self._options, {})
+        drafter.prepare(self._tokenizer)
+        return drafter
 
     def _check_logits(self, wanted: TextRequest) -> None:
         """Engines hand logits over only if target and draft were made for it."""
