@@ -16,7 +16,9 @@ from toolkit.errors import CapacityError
 from toolkit.speculation import loop as loop_module
 from toolkit.speculation.draft_length import Adaptive, Confidence, Fixed
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
+from toolkit.speculation.drafters.lookahead import LookaheadDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter
+from toolkit.speculation.drafters.self_speculation import SelfSpeculationDrafter
 from toolkit.speculation.generation import RunError
 from toolkit.speculation.grammar import Guide
 from toolkit.speculation.interfaces import Drafter, Proposal, SamplingParams
@@ -95,6 +97,53 @@ def test_greedy_text_equals_plain_text(drafter, policy, size):
         assert output.tokens[-1] in (END, OTHER_END)
         assert PATTERN.fullmatch(spelled(output.tokens))
     assert sum(output.stats.accepted_tokens for output in outputs) > 3
+
+
+def check_guided(drafter, temperature):
+    """On and off are equal where nothing is drawn, and what is complete obeys the grammar."""
+    requests = [
+        guided(prompt, sampling=SamplingParams(temperature, seed=seed))
+        for seed, prompt in enumerate(prompts(16))
+    ]
+    outputs = SpeculativeLoop(FakeTableModel(TARGET, max_batch_size=4), drafter, Fixed(3)).generate(
+        requests
+    )
+    if temperature == 0.0:
+        assert texts(outputs) == texts(plain(requests))
+    ended = [output for output in outputs if output.finish_reason == "stop"]
+    assert len(ended) > 5
+    assert all(PATTERN.fullmatch(spelled(output.tokens)) for output in ended)
+    assert sum(output.stats.accepted_tokens for output in outputs) > 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_lookahead_obeys_the_grammar_and_its_window_goes_on(temperature):
+    learned = []
+
+    class FakeWatchedLookahead(LookaheadDrafter):
+        def chosen(self, seq, tokens):
+            before = self._windows[seq].levels
+            super().chosen(seq, tokens)
+            learned.append(self._windows[seq].levels is not before)
+
+    check_guided(FakeWatchedLookahead(3, 4, 3), temperature)
+    # But for the last steps of a context, every step is one iteration of the guesses.
+    assert np.mean(learned) > 0.9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_some_of_the_targets_layers_draft_within_the_grammar(temperature):
+    part = FakeTableModel(DRAFT, max_batch_size=64)
+    check_guided(SelfSpeculationDrafter(part, VOCAB), temperature)
+
+
+def test_probes_stay_where_the_grammar_takes_candidates_out():
+    matcher = GUIDANCE.compile(Guide("regex", "b(a|b)b")).matcher()
+    #           b  a  b>b | a  b  a>a : probes, the last one behind the first
+    proposal = Proposal([1, 0, 1, 0, 1, 0], None, (-1, -1, 0, -1, -1, 3), probes=3)
+    kept = proposal.within(matcher)
+    assert (kept.tokens, kept.parents) == ([1, 1, 0, 1, 0], (-1, 0, -1, -1, 2))
+    assert (kept.drafted, kept.probes) == (2, 3)
 
 
 @each_drafter

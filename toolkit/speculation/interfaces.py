@@ -182,12 +182,14 @@ class Proposal:
         place, paths = {-1: -1}, {-1: list[int]()}  # of the text and of every node that stays
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             path = [*paths.get(parent, []), token]
-            if parent in place and matcher.allows(path[:-1], token):
+            probe = node >= self.drafted  # never accepted, so that no grammar is in its way
+            if parent in place and (probe or matcher.allows(path[:-1], token)):
                 place[node], paths[node] = len(place) - 1, path
         kept = list(place)[1:]
         return Proposal(
             [self.tokens[node] for node in kept],
             parents=tuple(place[self.parents[node]] for node in kept),
+            probes=sum(node >= self.drafted for node in kept),
         )
 
     def first(self, count: int) -> Proposal:

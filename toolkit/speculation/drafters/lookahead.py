@@ -167,6 +167,8 @@ class LookaheadDrafter(EngineOnlyDrafter):
     def _tree(self, request: DraftRequest, window: Window) -> Proposal:
         window.last = request.tokens[-1]
         tails = window.pool.tails(window.last)
+        if request.matcher:  # nodes that the grammar takes out would move the window's rows
+            tails = [tail[: request.matcher.prefix(tail)] for tail in tails]
         tokens, parents = tree_of(tail[: request.draft_len] for tail in tails)
         candidates = len(tokens)
         window.rows = [[] for _ in window.levels]
