@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.ray_cluster import RayCluster
+
+# A loaded machine makes any example slow now and then: time is no property of what is tested.
+settings.register_profile("spectool", deadline=None)
+settings.load_profile("spectool")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that
 # interrupt a command would wait for ever.

@@ -27,4 +27,4 @@ def check_guided(facts: Facts) -> Iterator[Finding]:
     except SpectoolError as error:
         yield from findings_of(_WHERE, error)
         return
-    yield Finding(_WHERE, "every output obeys it, but tune and verify look at free text", "note")
+    yield Finding(_WHERE, "every output obeys it, in verify too; tune looks at free text", "note")
