@@ -8,6 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 OUT ?= build/demo
 DEMO ?= smollm2/135m_ngram
 DEMO_DRAFT ?= smollm2/135m_draft_target
+DEMO_HEAD ?= smollm2/135m_eagle3
 DEMO_PORTS ?= --http-port 18000 --grpc-port 18001 --metrics-port 18002
 ARGS ?=
 
@@ -38,6 +39,7 @@ demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; und
 	$(SPECTOOL) build $(DEMO)
 	$(SPECTOOL) build $(DEMO_DRAFT)
 	$(SPECTOOL) generate $(DEMO) --max-tokens 40 --prompt "What is a hash table?"
+	$(SPECTOOL) generate $(DEMO_HEAD) --max-tokens 40 --prompt "What is a hash table?"
 	$(SPECTOOL) verify $(DEMO) --prompts 2 --checks greedy,sampled --samples 12
 	$(SPECTOOL) tune $(DEMO) --k 2,4,8 --batch 1,2,4 --prompts-per-domain 16 --max-tokens 48 --out $(OUT)/tune
 	$(SPECTOOL) repo $(DEMO) -o $(OUT)/inprocess

@@ -20,7 +20,7 @@ import numpy as np
 
 from toolkit.backends.runtime import Runtime, open_runtime
 from toolkit.execute import build
-from toolkit.measure.prompts import load_prompt_sets
+from toolkit.measure.prompts import BUNDLED, load_prompt_sets
 from toolkit.measure.records import RequestRecord
 from toolkit.measure.run import Conditions, EncodedPrompt, encode_prompt, measure_group
 from toolkit.plan import make_plan
@@ -93,8 +93,7 @@ def main() -> None:
         stop_tokens=frozenset(tokenizer.eos_ids),
     )
     rows: list[dict[str, Any]] = []
-    sources = dict(load_recipe(options.recipes[0]).tune.prompts)
-    for domain in load_prompt_sets(sources, limit=options.prompts):
+    for domain in load_prompt_sets({name: name for name in BUNDLED}, limit=options.prompts):
         records: dict[str, list[RequestRecord]] = {one.name: [] for one in drafters}
         plain: list[float] = []
         for number, prompt in enumerate(domain.prompts):

@@ -44,8 +44,10 @@ def test_logits_equal_those_of_transformers(smollm2, smollm2_gguf):
     seq = model.open()
     (output,) = model.forward([Step(seq, np.array(prompt), rows=len(prompt))])
     model.close(seq)
-    # Logits reach 38. transformers itself is 9.3e-5 away from the float64 result, we are 1.1e-4.
-    assert np.abs(output.logits - theirs).max() < 1.5e-4
+    # Logits reach 38, and what float32 makes of them depends on the processor: transformers is
+    # 9e-5 away from its float64 result, we are 1.1e-4; with AVX-512 that is 1.2e-4 between the two,
+    # with AVX2 1.5e-4.
+    assert np.abs(output.logits - theirs).max() < 2e-4
     assert np.abs(output.logits - exact).max() < 1.5 * np.abs(theirs - exact).max()
     np.testing.assert_array_equal(output.logits.argmax(1), theirs.argmax(1))
 
