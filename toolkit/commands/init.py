@@ -28,12 +28,15 @@ target:
   # parallel: {tp: 1, pp: 1}
 
 speculation:
-  drafter: ngram                  # none | ngram | draft_target
+  drafter: ngram                  # none | ngram | suffix | draft_target | eagle3 | medusa | ...
   max_draft_len: 8                # no verify step drafts more than this
   max_matching_ngram_size: 3
-  draft_length: {policy: fixed}   # fixed | adaptive
+  draft_length: {policy: fixed}   # fixed | adaptive | confidence | schedule | throughput
   # With drafter draft_target, a second, smaller model with the target's tokenizer:
   # draft: {checkpoint: path-or-hub-id, dtype: bfloat16}
+
+# Output that a grammar constrains: {guide_type: json_schema, guide: {type: object, ...}}
+guided_decoding: null
 
 engine:
   max_batch_size: 8               # requests decoded together
