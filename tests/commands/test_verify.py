@@ -57,7 +57,7 @@ def test_json_is_one_document(recipe, capsys):
 
 def test_a_changed_text_is_exit_code_1_and_shows_where(recipe, capsys, monkeypatch):
     monkeypatch.setattr(
-        "toolkit.speculation.loop.verify_greedy",
+        "toolkit.speculation.steps.verify_greedy",
         lambda drafted, target: ([*drafted, target[-1]], len(drafted)),
     )
     code, out, _ = run(
@@ -95,7 +95,7 @@ def test_answers_are_worth_the_same_on_the_real_engine(recipe, capsys):
 
 def test_a_failure_is_a_failure_in_junit_too(recipe, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "toolkit.speculation.loop.verify_greedy",
+        "toolkit.speculation.steps.verify_greedy",
         lambda drafted, target: ([*drafted, target[-1]], len(drafted)),
     )
     junit = tmp_path / "verify.xml"

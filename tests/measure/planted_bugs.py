@@ -118,8 +118,8 @@ Draft = Callable[[CpuModel], DraftTargetDrafter]
 @contextmanager
 def _verifying(sampled, greedy) -> Iterator[None]:
     with (
-        patch("toolkit.speculation.loop.verify", sampled),
-        patch("toolkit.speculation.loop.verify_greedy", greedy),
+        patch("toolkit.speculation.steps.verify", sampled),
+        patch("toolkit.speculation.steps.verify_greedy", greedy),
     ):
         yield
 

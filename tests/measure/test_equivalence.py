@@ -124,7 +124,7 @@ def test_both_tokens_must_be_near_the_best_one():
 
 def test_a_loop_that_accepts_too_much_is_a_bug(monkeypatch):
     monkeypatch.setattr(
-        "toolkit.speculation.loop.verify_greedy",
+        "toolkit.speculation.steps.verify_greedy",
         lambda drafted, target: ([*drafted, target[-1]], len(drafted)),
     )
     weak = TABLE + random_table(1, VOCAB, order=2)

@@ -147,19 +147,19 @@ def test_accepting_too_readily_is_noticed(drafter, monkeypatch):
     def eager_one(seed, position, role, sibling):
         return (0.8 if role is Role.ACCEPT else 1.0) * uniform(seed, position, role, sibling)
 
-    monkeypatch.setattr("toolkit.speculation.loop.uniforms", eager)
-    monkeypatch.setattr("toolkit.speculation.loop.uniform", eager_one)
+    monkeypatch.setattr("toolkit.speculation.steps.uniforms", eager)
+    monkeypatch.setattr("toolkit.speculation.steps.uniform", eager_one)
     assert p_value(10_000, PLAIN, Fixed(2), drafter()) < 1e-6
 
 
 @each_drafter
 def test_reusing_the_drafts_uniform_is_noticed(drafter, monkeypatch):
     monkeypatch.setattr(
-        "toolkit.speculation.loop.uniforms",
+        "toolkit.speculation.steps.uniforms",
         lambda seed, position, count, role: uniforms(seed, position, count, Role.DRAFT),
     )
     monkeypatch.setattr(
-        "toolkit.speculation.loop.uniform",
+        "toolkit.speculation.steps.uniform",
         lambda seed, position, role, sibling: uniform(seed, position, Role.DRAFT, sibling),
     )
     assert p_value(10_000, PLAIN, Fixed(2), drafter()) < 1e-6

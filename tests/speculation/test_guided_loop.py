@@ -431,6 +431,6 @@ def test_masking_after_the_filters_instead_of_before_is_noticed(monkeypatch):
             row = np.append(state.matcher.mask(), [False]).astype(float)
         return [draw(row, uniform(sampling.seed, position, Role.EMIT))], []
 
-    monkeypatch.setattr(loop_module, "_choose", late)
+    monkeypatch.setattr(loop_module, "choose", late)
     with pytest.raises((AssertionError, ValueError)):
         assert p_value(None, EVERYTHING) > 1e-6

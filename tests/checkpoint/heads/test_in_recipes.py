@@ -25,6 +25,7 @@ def recipe(folder, drafter="medusa", *, tensorrt_llm="1.2.1", **speculation):
     return Recipe.model_validate(
         {
             "name": "tiny",
+            "backend": "tensorrt",
             "tensorrt_llm": tensorrt_llm,
             "target": {"checkpoint": str(folder / "model"), "dtype": "float16"},
             "speculation": {

@@ -33,6 +33,7 @@ class SelfSpeculationDrafter(DraftTargetDrafter):
     """A draft model made of the target."""
 
     Options: ClassVar[type[Speculation]] = SelfSpeculation
+    llmapi_since = None
 
     @classmethod
     def unsupported_on(cls, backend: str, version: str) -> str | None:
