@@ -128,7 +128,7 @@ def test_adaptive_lengths_keep_the_distribution(drafter):
 
 @pytest.mark.parametrize("threshold", [0.45, 0.6])
 def test_stopping_where_the_draft_is_unsure_keeps_the_distribution(threshold):
-    assert p_value(20_000, PLAIN, Confidence(3, threshold), draft_target()) > 0.001
+    assert p_value(10_000, PLAIN, Confidence(3, threshold), draft_target()) > 0.001
 
 
 @each_drafter
@@ -175,4 +175,4 @@ def test_forgetting_that_siblings_are_drawn_without_replacement_is_noticed(monke
         "_draft_row",
         lambda probs, child, token, size, refused: right(probs, child, token, size, []),
     )
-    assert p_value(20_000, PLAIN, Fixed(1), FakeTreeDrafter(DRAFT, width=2)) < 1e-6
+    assert p_value(10_000, PLAIN, Fixed(1), FakeTreeDrafter(DRAFT, width=2)) < 1e-6

@@ -70,11 +70,11 @@ class TestTree:
 @pytest.mark.parametrize("policy", [Fixed(3), Adaptive(1, 3)])
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 2, 5)])
 def test_greedy_text_equals_plain_text_in_ragged_batches(policy, sizes):
-    requests = [Request(prompt, 64) for prompt in prompts(30)]
+    requests = [Request(prompt, 64) for prompt in prompts(12)]
     target = FakeTableModel(TARGET, max_batch_size=4, max_seq_len=110)
     outputs = SpeculativeLoop(target, LookaheadDrafter(*sizes), policy).generate(requests)
     assert texts(outputs) == plain(requests)
-    assert sum(output.stats.accepted_tokens for output in outputs) > 100
+    assert sum(output.stats.accepted_tokens for output in outputs) > 40
     assert target.cache == {}
 
 
@@ -88,7 +88,7 @@ def test_guesses_come_true_without_any_earlier_copy():
 
 
 def test_sampled_text_has_the_targets_distribution():
-    count = 12_000
+    count = 6_000
     loop = SpeculativeLoop(
         FakeTableModel(SMALL_TARGET, max_batch_size=64), LookaheadDrafter(3, 3, 3), Fixed(2)
     )

@@ -46,7 +46,7 @@ class DraftTargetDrafter(Drafter):
 
     Options: ClassVar[type[Speculation]] = DraftTargetSpeculation
     has_confidence = True
-    llmapi_since = "1.0"
+    llmapi_since: ClassVar[str | None] = "1.0"
     nearest: ClassVar[Mapping[str, str]] = {"ngram": NGRAM_COSTS}
     optional: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "use_draft_logits": (),
