@@ -6,24 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from toolkit.recipe.release import Release, Version
 from toolkit.recipe.schema import HeadSource, ModelSpec, Recipe, Speculation
-from toolkit.speculation.grammar import masked
+from toolkit.speculation.draft_chain import DraftChain
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.migration import NGRAM_COSTS, Change
-from toolkit.speculation.sampling import (
-    Floats,
-    Role,
-    confidence,
-    distribution,
-    draw,
-    most_likely,
-    uniform,
-)
 from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 from toolkit.speculation.trace import DraftTrace, TracedText, by_position, chance_to_stand
@@ -174,7 +164,7 @@ class DraftTargetDrafter(Drafter):
         self._draft.share(slot, prompt)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        drafts = [_Draft(request) for request in requests]
+        drafts = [DraftChain(request, self._vocab_size) for request in requests]
         drafting = [d for d in drafts if self._room(d.request) > 0]
         self._proposed_at |= {d.request.seq: len(d.request.tokens) for d in drafting}
         feeds = [self._unread(d.request) for d in drafting]
@@ -187,7 +177,7 @@ class DraftTargetDrafter(Drafter):
             drafting = [
                 d
                 for d, output in outputs
-                if d.extend(output.logits[:, : self._vocab_size], self._vocab_size)
+                if d.extend(output.logits[0, : self._vocab_size])
                 and len(d.tokens) < self._room(d.request)
             ]
             feeds = [d.tokens[-1:] for d in drafting]
@@ -241,42 +231,3 @@ def _padded(config: Mapping[str, Any]) -> int:
     """Width of a checkpoint's logits: the vocabulary, padded to a multiple of its ranks."""
     ranks = int(config["mapping"]["tp_size"])
     return -(-int(config["vocab_size"]) // ranks) * ranks
-
-
-class _Draft:
-    """A proposal in the making."""
-
-    def __init__(self, request: DraftRequest) -> None:
-        self.request = request
-        self.tokens: list[int] = []
-        self._probs: list[Floats] = []
-
-    def extend(
-        self,
-        logits: NDArray[np.float32],  # [1, at most the target's V]
-        vocab_size: int,
-    ) -> bool:
-        """Choose the next token as the target would: greedily, or with the same filters.
-
-        False: not sure enough, or nothing that the grammar allows; nothing was chosen.
-        """
-        sampling, matcher, row = self.request.sampling, self.request.matcher, logits[0]
-        if matcher:
-            row = masked(row, matcher.mask(self.tokens))
-            # A smaller draft vocabulary may have nothing that the grammar allows.
-            if np.isneginf(row).all():
-                return False
-        if self.request.confidence and confidence(row) < self.request.confidence:
-            return False
-        if sampling.greedy:
-            self.tokens += most_likely(row[None])
-            return True
-        probs = distribution(row, sampling)
-        position = len(self.request.tokens) + len(self.tokens)
-        self.tokens.append(draw(probs, uniform(sampling.seed, position, Role.DRAFT)))
-        missing = vocab_size - len(probs)  # a smaller draft vocabulary never proposes the rest
-        self._probs.append(np.pad(probs, (0, missing)) if missing else probs)
-        return True
-
-    def proposal(self) -> Proposal:
-        return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.speculation.draft_chain import DraftChain
 from toolkit.speculation.drafters.feature_trace import trace_features
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import (
@@ -22,15 +23,6 @@ from toolkit.speculation.interfaces import (
     Proposal,
     Step,
     StepOutput,
-)
-from toolkit.speculation.sampling import (
-    Floats,
-    Role,
-    confidence,
-    distribution,
-    draw,
-    most_likely,
-    uniform,
 )
 from toolkit.speculation.trace import DraftTrace, TracedText
 
@@ -115,79 +107,36 @@ class FeatureDrafter(Drafter):
 
     def _grow(self, branches: Sequence[Branch]) -> list[Proposal]:
         """A chain for each, one token deeper in every pass."""
-        chains = [Chain(branch, self._ids, self._target.vocab_size) for branch in branches]
-        drafting = [chain for chain in chains if chain.extend()]
+        chains = [
+            (branch, DraftChain(branch.request, self._target.vocab_size, self._ids))
+            for branch in branches
+        ]
+        drafting = _extended(chains)
         while drafting:
             steps = [
                 Step(
-                    chain.branch.slot,
+                    branch.slot,
                     np.array(chain.tokens[-1:], dtype=np.int64),
                     hidden=True,
-                    features=chain.branch.feature[None],
+                    features=branch.feature[None],
                 )
-                for chain in drafting
+                for branch, chain in drafting
             ]
-            for chain, output in zip(drafting, self._head.forward(steps), strict=True):
-                chain.branch.logits, chain.branch.feature = output.logits[-1], _last(output)
-            drafting = [chain for chain in drafting if chain.extend()]
-        return [chain.proposal() for chain in chains]
+            for (branch, _), output in zip(drafting, self._head.forward(steps), strict=True):
+                branch.logits, branch.feature = output.logits[-1], _last(output)
+            drafting = _extended(drafting)
+        return [chain.proposal() for _, chain in chains]
 
 
-class Chain:
-    """A proposal in the making, one token after the other."""
-
-    def __init__(self, branch: Branch, ids: NDArray[np.int64], vocab_size: int) -> None:
-        self.branch = branch
-        self.tokens: list[int] = []
-        self._ids = ids
-        self._vocab_size = vocab_size
-        self._probs: list[Floats] = []
-
-    def extend(self) -> bool:
-        """Choose the next token, from what the head last said; True when one may follow it."""
-        request = self.branch.request
-        logits = under_grammar(self.branch.logits, request, self.tokens, self._ids)
-        if np.isneginf(logits).all():
-            return False  # a reduced vocabulary may have nothing that the grammar allows
-        if request.confidence and confidence(logits) < request.confidence:
-            return False
-        sampling = request.sampling
-        if sampling.greedy:
-            [chosen] = most_likely(logits[None])
-        else:
-            probs = distribution(logits, sampling)
-            position = len(request.tokens) + len(self.tokens)
-            chosen = draw(probs, uniform(sampling.seed, position, Role.DRAFT))
-            self._probs.append(spread(probs, self._ids, self._vocab_size))
-        self.tokens.append(int(self._ids[chosen]))
-        return len(self.tokens) < request.draft_len
-
-    def proposal(self) -> Proposal:
-        return Proposal(self.tokens, np.stack(self._probs) if self._probs else None)
-
-
-def under_grammar(
-    logits: NDArray[np.float32],  # [D]
-    request: DraftRequest,
-    drafted: Sequence[int],  # behind the request's text
-    ids: NDArray[np.int64],  # [D] of the target's vocabulary
-) -> NDArray[np.float32]:  # [D]
-    """-inf where the request's grammar, if it has one, allows no token of the head's vocabulary."""
-    if request.matcher is None:
-        return logits
-    mask = request.matcher.mask(drafted)
-    return np.where(np.append(mask, False)[np.minimum(ids, len(mask))], logits, -np.inf)
-
-
-def spread(
-    probs: Floats,  # [D]
-    ids: NDArray[np.int64],  # [D]
-    vocab_size: int,
-) -> Floats:  # [V]
-    """A distribution over the head's vocabulary as one over the target's."""
-    row: Floats = np.zeros(vocab_size)
-    row[ids] = probs
-    return row
+def _extended(
+    chains: Sequence[tuple[Branch, DraftChain]],
+) -> list[tuple[Branch, DraftChain]]:
+    """Those that got another token from what the head last said and may get one more."""
+    return [
+        (branch, chain)
+        for branch, chain in chains
+        if chain.extend(branch.logits) and len(chain.tokens) < branch.request.draft_len
+    ]
 
 
 def _last(output: StepOutput) -> Features:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.speculation.drafters.feature_drafter import Branch, Features, spread, under_grammar
+from toolkit.speculation.draft_chain import spread, under_grammar
+from toolkit.speculation.drafters.feature_drafter import Branch, Features
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import Proposal, Step
 from toolkit.speculation.sampling import (
