@@ -5,6 +5,7 @@ Shapes as in engine/graph.py; h is the head's hidden size, D its vocabulary.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from toolkit.engine.graph import LAYER, DecoderGraph
 
 
-class FeatureGraph(DecoderGraph):
+class FeatureGraph(DecoderGraph, ABC):
     """(token, feature) -> logits [R, D] of the wanted rows and the next features [S, h] of all."""
 
     def __init__(self, *args: Any) -> None:
@@ -28,8 +29,9 @@ class FeatureGraph(DecoderGraph):
         logits = op.matmul(final, self.weights.lm_head(None), False, True)
         return self._whole(logits, hidden, self.features)
 
+    @abstractmethod
     def _features(self, embedded: Any) -> Any:
-        raise NotImplementedError
+        """The next features [B, S, h], from the embedding of each token and the given features."""
 
     def _final(self, x: Any) -> Any:
         return x

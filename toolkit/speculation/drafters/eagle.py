@@ -59,6 +59,7 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
     """In TensorRT-LLM's engine num_eagle_layers copies of the head draft; on backend cpu one."""
 
     Options = EagleSpeculation
+    on_cpu = True
     needs = "EAGLE head"
     nearest: ClassVar[Mapping[str, str]] = {
         "eagle3": f"{EAGLE3_COSTS}; an EAGLE-1 or EAGLE-2 head reads one layer of the target, "
@@ -83,10 +84,6 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
         if is_chain(tree.choices):
             return super()._grow(branches)
         return grow_fixed(self._head, branches, tree.choices, self._target.vocab_size)
-
-    @classmethod
-    def unsupported_on(cls, backend: str, version: str) -> str | None:
-        return None if backend == "cpu" else super().unsupported_on(backend, version)
 
     @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:

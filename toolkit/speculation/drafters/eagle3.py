@@ -93,6 +93,7 @@ class Eagle3Drafter(FeatureDrafter, LlmApiOnlyDrafter):
     """A chain, or a tree where the head is surest; not in TensorRT-LLM's engines."""
 
     Options = Eagle3Speculation
+    on_cpu = True
     llmapi_since = "1.0"
     needs = "EAGLE-3 head"
     nearest: ClassVar[Mapping[str, str]] = {
@@ -129,10 +130,6 @@ class Eagle3Drafter(FeatureDrafter, LlmApiOnlyDrafter):
         if self._tree is None:
             return super()._grow(branches)
         return grow_dynamic(self._head, branches, *self._tree)
-
-    @classmethod
-    def unsupported_on(cls, backend: str, version: str) -> str | None:
-        return None if backend == "cpu" else super().unsupported_on(backend, version)
 
     @classmethod
     def captured_layers(cls, options: Speculation, layers: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The base of drafters that exist inside a TensorRT-LLM engine and nowhere else yet."""
+"""The base of drafters that exist inside a TensorRT-LLM engine, and perhaps on backend `cpu`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel,
 
 
 class EngineOnlyDrafter(Drafter):
-    """The engine drafts and verifies by itself: there is no proposal to make outside it."""
+    """The engine drafts and verifies by itself: only backend `cpu` may want proposals."""
 
     needs: ClassVar[str]  # what another backend would have to have
+    on_cpu: ClassVar[bool] = False
 
     @classmethod
     def unsupported_on(cls, backend: str, version: str) -> str | None:
-        if backend == "tensorrt":
+        if backend == "tensorrt" or (backend == "cpu" and cls.on_cpu):
             return None
         return f"backend {backend!r} has no {cls.needs}; use backend: tensorrt"
 

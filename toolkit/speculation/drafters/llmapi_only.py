@@ -1,4 +1,4 @@
-"""The base of drafters that exist in TensorRT-LLM's PyTorch backend and nowhere else yet."""
+"""The base of drafters of TensorRT-LLM's PyTorch backend, not of its engines, perhaps of `cpu`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from toolkit.speculation.llmapi import came_later
 
 
 class LlmApiOnlyDrafter(Drafter):
-    """TensorRT-LLM drafts and verifies by itself: there is no proposal to make outside it."""
+    """TensorRT-LLM drafts and verifies by itself: only backend `cpu` may want proposals."""
 
     llmapi_since: ClassVar[str]
     needs: ClassVar[str]  # what another backend would have to have
+    on_cpu: ClassVar[bool] = False
     no_engine: ClassVar[str | None] = None  # why TensorRT-LLM's engines cannot have it
 
     @classmethod
     def unsupported_on(cls, backend: str, version: str) -> str | None:
+        if backend == "cpu" and cls.on_cpu:
+            return None
         if backend == "pytorch":
             return came_later(cls.llmapi_since, version, cls.needs)
         advice = f"use backend: pytorch (TensorRT-LLM {cls.llmapi_since} or newer)"

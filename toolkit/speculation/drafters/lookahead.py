@@ -131,6 +131,7 @@ class LookaheadDrafter(EngineOnlyDrafter):
     """
 
     Options = LookaheadSpeculation
+    on_cpu = True
     reads_choices = True
     drafts_chains = False
     needs = "lookahead decoding"
@@ -148,10 +149,6 @@ class LookaheadDrafter(EngineOnlyDrafter):
     @classmethod
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> LookaheadDrafter:
         return cls(*(getattr(options, name) for name in _FIELDS))
-
-    @classmethod
-    def unsupported_on(cls, backend: str, version: str) -> str | None:
-        return None if backend == "cpu" else super().unsupported_on(backend, version)
 
     def begin(self, seq: int, prompt: Sequence[int]) -> None:
         pool = NGramPool(self._ngram, self._verification)

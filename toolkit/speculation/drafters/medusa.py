@@ -47,6 +47,7 @@ class MedusaDrafter(EngineOnlyDrafter):
     """Every head reads the last state of the text: the whole tree comes from one small pass."""
 
     Options = MedusaSpeculation
+    on_cpu = True
     reads_hidden = True
     has_confidence = True
     needs = "Medusa heads"
@@ -116,10 +117,6 @@ class MedusaDrafter(EngineOnlyDrafter):
                 accept[start, d], node = 1.0, found[0]
         offered = min(depth, logits.shape[1], max(depth for depth, _ in self._places))
         return DraftTrace(accept, np.full(starts, offered, dtype=np.int64))
-
-    @classmethod
-    def unsupported_on(cls, backend: str, version: str) -> str | None:
-        return None if backend == "cpu" else super().unsupported_on(backend, version)
 
     @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:
