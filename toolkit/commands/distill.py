@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from toolkit.commands import training as shared
-from toolkit.commands.options import Json, Offline, On, Overrides, RecipeArgument, StoreDir
+from toolkit.commands.options import (
+    Json,
+    Offline,
+    On,
+    Overrides,
+    RecipeArgument,
+    StoreDir,
+    Threads,
+)
 from toolkit.errors import InputError
 
 
@@ -39,7 +47,7 @@ def distill(
     ] = None,
     seed: shared.Seed = 0,
     device: shared.Device = "auto",
-    threads: shared.Threads = None,
+    threads: Threads = None,
     override: Overrides = None,
     store: StoreDir = None,
     on: On = None,

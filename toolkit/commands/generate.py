@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolkit.commands.guide import AnyJson, Ebnf, JsonSchema, Regex, guide_given
-from toolkit.commands.options import Dialect, Json, Offline, Overrides, RecipeArgument, StoreDir
+from toolkit.commands.options import (
+    Dialect,
+    Json,
+    Offline,
+    Overrides,
+    RecipeArgument,
+    StoreDir,
+    Threads,
+)
 from toolkit.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -53,9 +61,7 @@ def generate(
     regex: Regex = None,
     ebnf: Ebnf = None,
     any_json: AnyJson = False,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-    ] = None,
+    threads: Threads = None,
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", help="Ask the trtllm-serve there, load nothing."),

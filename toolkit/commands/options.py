@@ -75,6 +75,9 @@ On = Annotated[
         "--on", metavar="ray[:HOST:PORT]", help="Run on the nodes of a Ray cluster, not only here."
     ),
 ]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Use only what is on this machine; fetch nothing.")

@@ -16,6 +16,7 @@ from toolkit.commands.options import (
     Overrides,
     RecipeArgument,
     StoreDir,
+    Threads,
     offline_or_environment,
 )
 
@@ -38,9 +39,7 @@ def search_layers(
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=2, help="Output tokens of each.")
     ] = 48,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-    ] = None,
+    threads: Threads = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,
@@ -129,12 +128,13 @@ def _score(
     threads: int | None,
 ) -> Subset:
     from toolkit.backends.cpu.backend import CpuBackend
-    from toolkit.engine.part import build_part, draft_cost
+    from toolkit.engine.cpu import build_engine_of
+    from toolkit.engine.part import PartOfCheckpoint, draft_cost
     from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
     from toolkit.tuning.layer_search import judge
 
     with TemporaryDirectory(prefix="spectool-layers-") as directory:
-        build_part(whole, layers, Path(directory), recipe.engine)
+        build_engine_of(PartOfCheckpoint(whole, layers), Path(directory), recipe.engine)
         drafter = DraftTargetDrafter(CpuBackend().load(Path(directory), threads=threads))
         traces = [drafter.trace(text, max(recipe.tune.k)) for text in texts]
     return judge(layers, traces, draft_cost(whole, len(layers)), recipe.tune.k)

@@ -16,6 +16,7 @@ from toolkit.commands.options import (
     Overrides,
     RecipeArgument,
     StoreDir,
+    Threads,
     offline_or_environment,
 )
 
@@ -56,9 +57,7 @@ def select(
         float | None, typer.Option("--temperature", help="0 (default) is greedy.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of orders and sampling.")] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-    ] = None,
+    threads: Threads = None,
     override: Overrides = None,
     store: StoreDir = None,
     offline: Offline = False,

@@ -54,9 +54,6 @@ DraftVocab = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1)]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")]
-Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-]
 
 
 def say(text: str) -> None:

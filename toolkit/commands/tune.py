@@ -19,6 +19,7 @@ from toolkit.commands.options import (
     OptionalRecipe,
     Overrides,
     StoreDir,
+    Threads,
     offline_or_environment,
 )
 
@@ -59,9 +60,7 @@ def tune(
     top_k: Annotated[int | None, typer.Option("--top-k", help="0: no limit.")] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", help="1: no limit.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of orders and sampling.")] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-    ] = None,
+    threads: Threads = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Default: ./spectool-results/<recipe name>."),

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.commands.options import Dialect, Json, Offline, Overrides, StoreDir, complete_recipe
+from toolkit.commands.options import (
+    Dialect,
+    Json,
+    Offline,
+    Overrides,
+    StoreDir,
+    Threads,
+    complete_recipe,
+)
 from toolkit.commands.runtime import runtime_of
 from toolkit.errors import InputError
 
@@ -103,9 +111,7 @@ def verify(
     tie: Annotated[
         float, typer.Option("--tie", min=0.0, help="At a URL: logits so near are a tie.")
     ] = 0.25,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads; default: all cores.")
-    ] = None,
+    threads: Threads = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also as JUnit XML, for CI.")
     ] = None,

@@ -26,7 +26,7 @@ from toolkit.engine.directory import (
 )
 from toolkit.engine.graph import DecoderGraph
 from toolkit.engine.settings import DecoderSettings, decoder_settings
-from toolkit.engine.weights import Weights
+from toolkit.engine.weights import CheckpointTensors, Weights
 from toolkit.errors import InputError
 from toolkit.recipe.schema import EngineLimits, Recipe
 from toolkit.registry import DRAFTERS
@@ -54,8 +54,17 @@ def build_cpu_engine(
     checkpoint_dir: Path, out: Path, limits: EngineLimits, captured: Captured = final_states
 ) -> None:
     """Write the engine of one checkpoint into `out`, an existing directory."""
-    checkpoint = Checkpoint(checkpoint_dir)
-    settings = decoder_settings(checkpoint.config, str(checkpoint_dir))
+    build_engine_of(Checkpoint(checkpoint_dir), out, limits, captured)
+
+
+def build_engine_of(
+    checkpoint: CheckpointTensors,
+    out: Path,
+    limits: EngineLimits,
+    captured: Captured = final_states,
+) -> None:
+    """The same of a checkpoint that is open, or of a part of one."""
+    settings = decoder_settings(checkpoint.config, str(checkpoint.directory))
     check_limits(settings, limits)
     weights = Weights(checkpoint, int8=settings.int8_weights)
     layers = captured(settings.num_layers)

@@ -1,20 +1,14 @@
-"""An engine of some layers of a checkpoint, for looking at it once: nothing is converted."""
+"""Some layers of a checkpoint, to build an engine of and look at once: nothing is converted."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.engine.cpu import engine_config, final_states, write_engine
-from toolkit.engine.graph import DecoderGraph
-from toolkit.engine.settings import decoder_settings
-from toolkit.engine.weights import Weights
-from toolkit.recipe.schema import EngineLimits
 
 _LAYER = re.compile(r"^transformer\.layers\.(\d+)\.")
 
@@ -25,6 +19,7 @@ class PartOfCheckpoint:
     def __init__(self, whole: Checkpoint, layers: tuple[int, ...]) -> None:
         self._whole = whole
         self._layers = layers
+        self.directory = whole.directory
         self.config = {**whole.config, "num_hidden_layers": len(layers)}
 
     def names(self) -> Iterator[str]:
@@ -41,18 +36,6 @@ class PartOfCheckpoint:
             old = self._layers[int(found[1])]
             name = _LAYER.sub(f"transformer.layers.{old}.", name)
         return self._whole.tensor(name)
-
-
-def build_part(
-    checkpoint: Checkpoint, layers: tuple[int, ...], out: Path, limits: EngineLimits
-) -> None:
-    """The engine of these layers into `out`, an existing directory."""
-    part = PartOfCheckpoint(checkpoint, layers)
-    settings = decoder_settings(part.config, str(checkpoint.directory))
-    weights = Weights(part, int8=settings.int8_weights)
-    captured = final_states(settings.num_layers)
-    model = DecoderGraph(settings, weights, limits.max_seq_len, captured).model()
-    write_engine(model, out, engine_config(part.config, limits, captured))
 
 
 def draft_cost(checkpoint: Checkpoint, layers: int) -> float:

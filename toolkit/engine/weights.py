@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,13 @@ class Tensors(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def tensor(self, name: str) -> NDArray[Any]: ...
+
+
+class CheckpointTensors(Tensors, Protocol):
+    """Those of a checkpoint, with its config.json and where it lies."""
+
+    config: dict[str, Any]
+    directory: Path
 
 
 class Weights:

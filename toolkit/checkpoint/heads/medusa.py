@@ -45,14 +45,14 @@ class MedusaHead(Head):
     def plan(self, heads: Source, base: Mapping[str, Any], spec: HeadSpec) -> HeadPlan:
         count, layers = count_heads(heads)
         used = int(spec.fields.get("num_medusa_heads") or count)
-        if problems := list(_wrong_count(heads, count, layers, used)):
+        if problems := list(wrong_count(heads, count, layers, used)):
             return HeadPlan(config={}, tensors=(), problems=tuple(problems))
         found = {name: _NAME.fullmatch(name) for name in heads.tensors}
         prefix = self.prefix if any(match and match[1] for match in found.values()) else ""
         unused = {name for name, match in found.items() if match and used <= int(match[2]) < count}
         return HeadPlan(
             config=_config(base, spec, used, layers),
-            tensors=tuple(_tensors(prefix, used, layers, base)),
+            tensors=tuple(head_tensors(prefix, used, layers, base)),
             dropped=frozenset(unused),
         )
 
@@ -65,7 +65,8 @@ def count_heads(heads: Source) -> tuple[int, int]:
     return count, layers
 
 
-def _wrong_count(heads: Source, count: int, layers: int, used: int) -> Iterator[str]:
+def wrong_count(heads: Source, count: int, layers: int, used: int) -> Iterator[str]:
+    """Heads that are missing in the file, or more of them wanted than it has."""
     numbers = {int(match[2]) for match in map(_NAME.fullmatch, heads.tensors) if match}
     if not numbers:
         yield "holds no Medusa head: no tensor is named like 0.0.linear.weight"
@@ -78,7 +79,10 @@ def _wrong_count(heads: Source, count: int, layers: int, used: int) -> Iterator[
         yield f"holds a Medusa head of {layers} layers, at most {MAX_LAYERS} are possible"
 
 
-def _tensors(prefix: str, count: int, layers: int, base: Mapping[str, Any]) -> Iterator[HeadTensor]:
+def head_tensors(
+    prefix: str, count: int, layers: int, base: Mapping[str, Any]
+) -> Iterator[HeadTensor]:
+    """What the heads' file must hold for this target."""
     hidden, vocab = base["hidden_size"], base["vocab_size"]
     for h in range(count):
         for layer in range(layers):

@@ -87,12 +87,10 @@ def heads_here(checkpoint: str, revision: str | None, files: Sequence[str]) -> b
 
 def heads_identity(spec: HeadSpec, *, store: Store | None = None) -> dict[str, Any] | None:
     """What decides the heads' tensors, for a digest; None: only the network could tell."""
-    from toolkit.checkpoint import fetch
     from toolkit.checkpoint.hashes import content_hashes
 
     if _kind(spec.checkpoint) == "hub":
-        commit = fetch.hub_commit(spec.checkpoint, spec.revision)
-        return {"hub": spec.checkpoint, "commit": commit} if commit else None
+        return _hub_identity(spec.checkpoint, spec.revision)
     directory = Path(located(spec.checkpoint)).expanduser()
     path = _weights(HEADS[spec.kind].files, directory, spec.checkpoint)
     files = content_files(directory, spec.checkpoint) if path is None else [path]
@@ -105,17 +103,22 @@ def head_files_identity(
     checkpoint: str, revision: str | None, store: Store
 ) -> dict[str, Any] | None:
     """The same for heads that are not converted into their target's checkpoint."""
-    from toolkit.checkpoint import fetch
     from toolkit.checkpoint.hashes import content_hashes
 
     if _kind(checkpoint) == "hub":
-        commit = fetch.hub_commit(checkpoint, revision)
-        return {"hub": checkpoint, "commit": commit} if commit else None
+        return _hub_identity(checkpoint, revision)
     directory = Path(located(checkpoint)).expanduser()
     files = sorted({path for pattern in _CONTENT for path in directory.glob(pattern)})
     if not any(file.name != "config.json" for file in files):
         raise InputError(f"heads {checkpoint}: no weights; expected safetensors or .bin")
     return {"files": content_hashes(files, store.root)}
+
+
+def _hub_identity(checkpoint: str, revision: str | None) -> dict[str, Any] | None:
+    from toolkit.checkpoint import fetch
+
+    commit = fetch.hub_commit(checkpoint, revision)
+    return {"hub": checkpoint, "commit": commit} if commit else None
 
 
 def _kind(checkpoint: str) -> str:

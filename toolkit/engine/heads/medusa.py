@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.checkpoint.convert import FLOATS
-from toolkit.checkpoint.heads.medusa import count_heads
+from toolkit.checkpoint.heads.combine import head_problems
+from toolkit.checkpoint.heads.head import HeadPlan
+from toolkit.checkpoint.heads.medusa import count_heads, head_tensors, wrong_count
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.read import LM_HEAD, Checkpoint
 from toolkit.engine.heads.head_engine import (
@@ -97,24 +98,16 @@ def _problems(
     heads: Source, target: Checkpoint, count: int, layers: int, prefix: str, shared: bool
 ) -> Iterator[str]:
     """Missing, of another shape or dtype; heads of another target show here."""
-    hidden, vocab = int(target.config["hidden_size"]), int(target.config["vocab_size"])
-    if not count:
-        yield "holds no Medusa head: no tensor is named like 0.0.linear.weight"
-    wanted: dict[str, tuple[int, ...]] = {}
-    for h in range(count):
-        for layer in range(layers):
-            wanted[f"{prefix}{h}.{layer}.linear.weight"] = (hidden, hidden)
-            wanted[f"{prefix}{h}.{layer}.linear.bias"] = (hidden,)
-        if not shared:
-            wanted[f"{prefix}{h}.{layers}.weight"] = (vocab, hidden)
-    for name, shape in wanted.items():
-        found = heads.tensors.get(name)
-        if found is None:
-            yield f"{name}: missing; expected shape {list(shape)}"
-        elif found.shape != shape:
-            yield f"{name}: has shape {list(found.shape)}, expected {list(shape)} for this target"
-        elif found.dtype not in FLOATS:
-            yield f"{name}: has dtype {found.dtype}, expected one of {', '.join(FLOATS)}"
+    vocab = int(target.config["vocab_size"])
+    base = {**target.config, "mapping": {"tp_size": 1, "pp_size": 1}}  # one engine, whatever tp
+    wanted = head_tensors(prefix, count, layers, base)
+    plan = HeadPlan(
+        config={},
+        tensors=tuple(t for t in wanted if not (shared and t.name.endswith("lm_head.weight"))),
+        dropped=frozenset({"d2t"}),
+        problems=tuple(wrong_count(heads, count, layers, count)),
+    )
+    yield from head_problems(plan, heads, base)
     d2t = heads.tensors.get("d2t")
     if d2t is not None and (len(d2t.shape) != 1 or not 0 < d2t.shape[0] <= vocab):
         yield f"d2t: has shape {list(d2t.shape)}, expected at most {vocab} entries"
