@@ -20,6 +20,7 @@ import numpy as np
 
 from toolkit.backends.runtime import Runtime, open_runtime
 from toolkit.execute import build
+from toolkit.measure.metrics import acceptance_length, tpot_ns
 from toolkit.measure.prompts import BUNDLED, load_prompt_sets
 from toolkit.measure.records import RequestRecord
 from toolkit.measure.run import Conditions, EncodedPrompt, encode_prompt, measure_group
@@ -55,10 +56,6 @@ def opened(name: str, k: int, store: Store) -> Drafting:
     recipe: Recipe = load_recipe(name)
     runtime = open_runtime(build(make_plan(recipe, store), store))
     return Drafting(name, k, runtime, runtime.loop())
-
-
-def tpot(record: RequestRecord) -> float:
-    return (record.e2e_ns - record.ttft_ns) / (record.output_tokens - 1)
 
 
 def speed_up(plain: list[float], drafted: list[float]) -> dict[str, float]:
@@ -102,21 +99,19 @@ def main() -> None:
             before = measured(drafters[0], encoded, 0, conditions)
             if before.output_tokens < 8:
                 continue
-            plain.append(tpot(before))
+            plain.append(tpot_ns(before))
             for one in drafters:
                 records[one.name].append(measured(one, encoded, one.k, conditions))
         for one in drafters:
             found = records[one.name]
-            accepted = sum(sum(record.accepted_per_step) for record in found)
-            steps = sum(record.verify_steps for record in found)
             rows.append(
                 {
                     "recipe": one.name,
                     "domain": domain.domain,
                     "k": one.k,
                     "prompts": len(found),
-                    "acceptance_length": 1 + accepted / steps,
-                    **speed_up(plain, [tpot(record) for record in found]),
+                    "acceptance_length": acceptance_length(found),
+                    **speed_up(plain, [tpot_ns(record) for record in found]),
                 }
             )
     print_table(rows)

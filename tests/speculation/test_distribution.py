@@ -75,7 +75,12 @@ def p_value(count, sampling, policy, drafter):
     if drafter:
         accepted = sum(o.stats.accepted_tokens for o in outputs)
         assert 0.1 < accepted / sum(o.stats.draft_tokens for o in outputs) < 0.95
-    expected = exact(sampling)
+    return p_of(outputs, sampling)
+
+
+def p_of(outputs, sampling):
+    """Of the hypothesis that these texts have the exact distribution."""
+    count, expected = len(outputs), exact(sampling)
     observed = dict.fromkeys(expected, 0)
     for output in outputs:
         observed[tuple(output.tokens)] += 1

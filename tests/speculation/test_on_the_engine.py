@@ -1,9 +1,9 @@
 """The loop on a real engine in float32: greedy text is the same token by token."""
 
-import numpy as np
 import pytest
 
 from tests.engine_fixtures import tiny_runtime
+from tests.head_fixtures import repeated_phrases
 from toolkit.speculation.draft_length import Adaptive, Fixed
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.loop import Request, SpeculativeLoop
@@ -26,10 +26,7 @@ def runtimes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts():
-    """Thirty prompts of 2 to 90 tokens, each a phrase said again and again."""
-    rng = np.random.default_rng(0)
-    phrases = [rng.integers(0, 256, rng.integers(2, 30)).tolist() for _ in range(30)]
-    return [tuple((phrase * 3)[: len(phrase) * int(rng.integers(1, 4))]) for phrase in phrases]
+    return repeated_phrases()
 
 
 @pytest.fixture(scope="module")

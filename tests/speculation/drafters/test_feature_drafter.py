@@ -8,10 +8,9 @@ import os
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
 from tests.speculation.table_model import FakeTableModel, random_table
-from tests.speculation.test_distribution import DRAFT, LENGTH, PROMPT, TARGET, exact
+from tests.speculation.test_distribution import DRAFT, LENGTH, PROMPT, TARGET, p_of
 from tests.speculation.test_loop import TARGET as LONGER_TARGET
 from tests.speculation.test_loop import plain, prompts, texts
 from toolkit.speculation.draft_length import Adaptive, Confidence, Fixed
@@ -119,11 +118,7 @@ def p_value(count, tree, policy, ids=None):
         [Request(PROMPT, LENGTH, SamplingParams(1.0, seed=seed)) for seed in range(count)]
     )
     assert sum(output.stats.accepted_tokens for output in outputs) > count / 10
-    expected = exact(SamplingParams(1.0))
-    observed = dict.fromkeys(expected, 0)
-    for output in outputs:
-        observed[tuple(output.tokens)] += 1
-    return chisquare(list(observed.values()), [p * count for p in expected.values()]).pvalue
+    return p_of(outputs, SamplingParams(1.0))
 
 
 @pytest.mark.parametrize(
@@ -138,12 +133,12 @@ def p_value(count, tree, policy, ids=None):
     ],
 )
 def test_sampled_text_has_the_targets_distribution(tree, policy):
-    assert p_value(4_000, tree, POLICIES[policy]) > 0.001
+    assert p_value(10_000, tree, POLICIES[policy]) > 0.001
 
 
 @pytest.mark.parametrize("tree", [None, "fixed"])
 def test_a_reduced_vocabulary_keeps_the_distribution(tree):
-    assert p_value(4_000, tree, Fixed(2), ids=[0, 2]) > 0.001
+    assert p_value(10_000, tree, Fixed(2), ids=[0, 2]) > 0.001
 
 
 def test_drawing_siblings_with_replacement_is_noticed(monkeypatch):
@@ -151,7 +146,7 @@ def test_drawing_siblings_with_replacement_is_noticed(monkeypatch):
     from toolkit.speculation.drafters import feature_trees
 
     monkeypatch.setattr(feature_trees, "spread", lambda probs, ids, size: np.roll(probs, 1))
-    assert p_value(4_000, "fixed", Fixed(2)) < 1e-6
+    assert p_value(10_000, "fixed", Fixed(2)) < 1e-6
 
 
 class TestTrace:
