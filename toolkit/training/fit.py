@@ -53,7 +53,7 @@ class FitOptions:
     eval_minutes: float = 4.0
     watched: int = 40  # held-out outputs that an evaluation looks at
     patience: int = 8  # evaluations without a better one
-    bfloat16: bool | None = None  # None: on CUDA; a CPU without AMX is five times slower with it
+    bfloat16: bool | None = None  # None: where the processor multiplies it itself
     seed: int = 0
 
 
@@ -165,7 +165,9 @@ class Fit:
         classes = self.options.classes if self.share < self.options.lm_head_from else None
         device, wanted = self.kind.device, self.options.bfloat16
         self.kind.training = True
-        with torch.autocast(device, torch.bfloat16, wanted or (wanted is None and device != "cpu")):
+        with torch.autocast(
+            device, torch.bfloat16, bfloat16_pays(device) if wanted is None else wanted
+        ):
             value, right = loss(self.kind, self.params, batch, self.depth, classes)
         self.kind.training = False
         optimizer.zero_grad(set_to_none=True)
@@ -313,6 +315,21 @@ def write_head(kind: HeadKind, params: Params, out: Path) -> None:
     }
     write_atomic(out / CONFIG, json.dumps(config, indent=2) + "\n")
     write_tensors(out / MODEL, written)
+
+
+def bfloat16_pays(device: str) -> bool:
+    """Whether matrices multiply faster in bfloat16 than in float32.
+
+    On a GPU and on a CPU with instructions for it (seen: four times). On another CPU it is emulated,
+    five times slower.
+    """
+    import torch
+
+    if device != "cpu":
+        return True
+    asked = getattr(torch.cpu, "get_capabilities", None)  # not in older releases
+    found = asked() if asked else {}
+    return any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
 
 
 def out_of_memory(error: BaseException) -> bool:
