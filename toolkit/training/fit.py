@@ -320,8 +320,8 @@ def write_head(kind: HeadKind, params: Params, out: Path) -> None:
 def bfloat16_pays(device: str) -> bool:
     """Whether matrices multiply faster in bfloat16 than in float32.
 
-    On a GPU, and on a CPU with instructions for it (seen: four times). Another CPU emulates it, five
-    times slower.
+    On a GPU, and on a CPU with instructions for it (seen: four times). Another CPU emulates it,
+    five times slower.
     """
     import torch
 
