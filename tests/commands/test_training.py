@@ -93,3 +93,30 @@ def test_bad_input(spectool, recipe, tmp_path, words, says):
     assert says in ran.err
     assert "Traceback" not in ran.err
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_head_goes_on_from_another_one(spectool, recipe, prompts, tmp_path):
+    data = ("--prompts", prompts, "--data", tmp_path / "data")
+    words = ("train-head", recipe, "--drafter", "medusa", *data)
+    first, out = tmp_path / "first", tmp_path / "out"
+    ran = spectool(*words, "--heads", 2, "-o", first, *SMALL)
+    assert ran.code == 0, ran.err
+
+    small = SMALL[: SMALL.index("--draft-vocab")]
+    begun = (*words, *small, "-o", out, "--start-from", first)
+    ran = spectool(*begun, "--heads", 3, "--draft-vocab", 50)
+    assert ran.code == 2
+    assert "--heads 3, but the head has 2" in ran.err
+    assert "--draft-vocab 50, but the head drafts 100 tokens" in ran.err
+    assert not out.exists()
+
+    ran = spectool(*begun)
+    assert ran.code == 0, ran.err
+    assert "step 0, 0.0 min: held-out acceptance" in ran.err
+    result = json.loads((out / "training.json").read_text())
+    assert result["started_from"]["checkpoint"] == str(first)
+    assert result["head"]["draft_vocab"] == 100
+
+    ran = spectool(*begun, "--steps", 4, "--json")
+    assert f"--start-from {first} is ignored" in ran.err
+    assert json.loads(ran.out)["steps"] == 4

@@ -16,6 +16,7 @@ from toolkit.commands.options import (
     RecipeArgument,
     StoreDir,
     Threads,
+    offline_or_environment,
 )
 from toolkit.errors import InputError
 
@@ -41,10 +42,29 @@ def train_head(
     eval_minutes: shared.EvalMinutes = 4.0,
     patience: shared.Patience = 8,
     draft_vocab: shared.DraftVocab = None,
-    heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Medusa: how many.")] = 4,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--start-from",
+            metavar="DIR",
+            help="Go on from a published head (or hub id) instead of from the target's layer.",
+        ),
+    ] = None,
+    heads: Annotated[
+        int | None,
+        typer.Option(
+            "--heads", min=1, max=16, help="Medusa: how many; default: 4, or --start-from's."
+        ),
+    ] = None,
     head_layers: Annotated[
-        int, typer.Option("--head-layers", min=1, max=8, help="Medusa: residual layers.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--head-layers",
+            min=1,
+            max=8,
+            help="Medusa: residual layers; default: 1, or --start-from's.",
+        ),
+    ] = None,
     full_lm_head: Annotated[
         bool, typer.Option("--full-lm-head", help="Medusa: write the target's lm_head per head.")
     ] = False,
@@ -64,13 +84,15 @@ def train_head(
 
     The target answers prompts at full batch; what it computed is kept, so that training never runs
     it. The head is written whenever acceptance on held-out prompts is better than before. The same
-    command goes on where an earlier one was interrupted.
+    command goes on where an earlier one was interrupted. With --start-from, training begins with
+    that head's weights, sizes and vocabulary, and what is written accepts no less of them.
     """
     from toolkit.recipe.load import load_recipe
     from toolkit.registry import HEAD_TRAINERS
     from toolkit.store import open_store
     from toolkit.training.fit import FitOptions
     from toolkit.training.head import HeadOptions
+    from toolkit.training.published import StartFrom
     from toolkit.training.session import DataOptions
 
     parsed = load_recipe(recipe, override or ())
@@ -117,6 +139,7 @@ def train_head(
         device=device,
         threads=threads,
         on=on,
+        start=StartFrom(start_from, kind, offline_or_environment(offline)) if start_from else None,
     )
     if result is not None:
         print(json.dumps(result, allow_nan=False) if as_json else shared.describe(result, out))

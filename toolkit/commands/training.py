@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from toolkit.store import Store
     from toolkit.training.fit import Evaluation, FitOptions
     from toolkit.training.head import HeadOptions
+    from toolkit.training.published import StartFrom
     from toolkit.training.session import DataOptions, TargetFiles
 
 STEPS = ("generate", "train")
@@ -84,8 +85,11 @@ def run(
     threads: int | None,
     tokenizer: bool = False,
     on: str | None = None,
+    start: StartFrom | None = None,
 ) -> dict[str, Any] | None:
     """Data, then training; None when only data was wanted."""
+    from toolkit.checkpoint.read import Checkpoint
+    from toolkit.training.published import interrupted, refuse
     from toolkit.training.session import copy_tokenizer, generate_data, train
 
     if only not in (None, *STEPS):
@@ -99,10 +103,14 @@ def run(
         files = data_on(on, plain, data, data_dir, store, say, offline=away, threads=threads)
     else:
         files = target_files(recipe, store, offline)
+        if start and not interrupted(out):
+            refuse(kind, start.open(), Checkpoint(files.checkpoint_dir).config, head)
         if only != "train":
             generate_data(files, data, data_dir, store, say, threads=threads)
     if only == "generate":
         return None
+    if start and interrupted(out):
+        say(f"{out}: goes on where it was interrupted; --start-from {start.checkpoint} is ignored")
     if tokenizer:
         copy_tokenizer(files, out)
     return train(
@@ -115,6 +123,8 @@ def run(
         lambda evaluation: say(line(evaluation)),
         threads=threads,
         device=chosen,
+        start=start,
+        store=store,
     )
 
 
@@ -161,8 +171,9 @@ def chosen_device(name: str) -> str:
 
 def line(found: Evaluation) -> str:
     said = " ".join(f"{x:.3f}" for x in found.conditional)
+    loss = "" if found.loss is None else f"loss {found.loss:.3f}, "
     return (
-        f"step {found.step}, {found.minutes:.1f} min: loss {found.loss:.3f}, held-out acceptance "
+        f"step {found.step}, {found.minutes:.1f} min: {loss}held-out acceptance "
         f"{said}, acceptance_length {found.acceptance_length:.3f} "
         f"({found.train_sequences} sequences)"
     )

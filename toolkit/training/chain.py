@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.training.batches import Batch
 from toolkit.training.decoder import Rotary, attend, heads, linear, mlp, rms_norm
-from toolkit.training.head import HeadKind
+from toolkit.training.published import PublishedKind
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.training.head import Params
 
 
-class ChainHead(HeadKind):
+class ChainHead(PublishedKind):
     """One decoder layer on a token's embedding and the state before it."""
 
     layer: str  # what the layer's weights are called
@@ -43,7 +43,7 @@ class ChainHead(HeadKind):
     def states(self, params: Params, batch: Batch, depth: int) -> Iterator[torch.Tensor]:
         import torch
 
-        s = self.target.settings
+        s = self.settings
         rotary = Rotary(s, self.device)
         embedded = self.embedding[batch.tokens[:, 1:]]  # [B, T - 1, H]
         state = self.first(params, batch)[:, :-1]
@@ -72,7 +72,7 @@ class ChainHead(HeadKind):
     def _keys_values(
         self, params: Params, inputs: torch.Tensor, position: torch.Tensor, rotary: Rotary
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        size = self.target.settings.head_size
+        size = self.settings.head_size
         k = heads(linear(inputs, params, self.layer + "self_attn.k_proj"), size)
         v = heads(linear(inputs, params, self.layer + "self_attn.v_proj"), size)
         return rotary(k, position), v

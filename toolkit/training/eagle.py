@@ -7,12 +7,18 @@ counts a tenth, as in the paper).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from toolkit.checkpoint.heads.eagle import file_prefix
+from toolkit.checkpoint.interfaces import Source
+from toolkit.engine.heads.eagle import layer_config, plan_head
+from toolkit.engine.settings import decoder_settings
 from toolkit.training.batches import Batch
 from toolkit.training.chain import ChainHead
 from toolkit.training.decoder import linear
-from toolkit.training.head import noise, settings_config
+from toolkit.training.head import HeadOptions, noise, settings_config
+from toolkit.training.published import activation_problem, float32
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +33,35 @@ class EagleHead(ChainHead):
 
     layer = LAYER
     cross_entropy = 0.1
+
+    @classmethod
+    def problems(cls, head: Source, target: Mapping[str, Any], options: HeadOptions) -> list[str]:
+        plan, found = plan_head(head, target)
+        if not plan.config:
+            return found
+        layers = plan.config["eagle_net_config"]["num_hidden_layers"]
+        if layers != 1:
+            found.append(f"config.json: num_hidden_layers is {layers}; training knows one layer")
+        return found + activation_problem(target.get("hidden_act"))
+
+    def read(self, head: Source) -> Params:
+        """Its output goes through the target's lm_head: --draft-vocab is what training compares."""
+        plan, _ = plan_head(head, self.target.config)
+        layer = layer_config(plan, self.target.config)
+        s = self.settings = decoder_settings(layer, head.name)
+        self.config = {
+            "num_attention_heads": s.num_heads,
+            "num_key_value_heads": s.num_kv_heads,
+            "head_dim": s.head_size,
+            "intermediate_size": s.intermediate_size,
+            "rms_norm_eps": s.norm_epsilon,
+        }
+        prefix = file_prefix(head)
+        names = {part.source for part in plan.tensors} & set(head.tensors)
+        params = {name.removeprefix(prefix): float32(head, name) for name in sorted(names)}
+        if "embed_tokens.weight" in params:
+            self.embedding = params.pop("embed_tokens.weight").to(self.device)
+        return params
 
     def start(self) -> Params:
         """The layer is the target's last one; fc begins by passing on the state."""
@@ -66,5 +101,5 @@ class EagleHead(ChainHead):
         return functional.smooth_l1_loss(state, wanted, reduction="none").mean(-1)
 
     def files(self, params: Params) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        tensors = {**params, "embed_tokens.weight": self.target.embedding}
-        return tensors, dict(settings_config(self, bias=False))
+        tensors = {**params, "embed_tokens.weight": self.embedding.cpu()}
+        return tensors, dict(settings_config(self, bias="fc.bias" in params))

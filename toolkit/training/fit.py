@@ -68,6 +68,7 @@ class Progress:
     best: float = 0.0
     since_best: int = 0
     ids: list[int] = field(default_factory=list)  # the draft vocabulary
+    started_from: dict[str, Any] | None = None  # the published head that it began with
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Evaluation:
 
     step: int
     minutes: float
-    loss: float  # mean since the last line
+    loss: float | None  # mean since the last line; None: nothing was trained yet
     right: tuple[float, ...]  # per depth: training rows whose token the head says
     conditional: tuple[float, ...]  # held out, per depth
     acceptance_length: float  # held out
@@ -84,7 +85,11 @@ class Evaluation:
 
 
 class Fit:
-    """One run, new or resumed."""
+    """One run, new or resumed.
+
+    `begun` are the weights of a published head, and `started_from` what identifies it: a new run
+    looks at its acceptance first, so that what is kept is never worse.
+    """
 
     def __init__(
         self,
@@ -93,11 +98,13 @@ class Fit:
         heldout: TrainingData,
         out: Path,
         options: FitOptions,
+        begun: Params | None = None,
+        started_from: dict[str, Any] | None = None,
     ) -> None:
         self.kind, self.data, self.heldout = kind, data, heldout
         self.out, self.options = out, options
-        self.params: Params = kind.start()
-        self.progress = Progress(ids=kind.ids.cpu().tolist())
+        self.params: Params = kind.start() if begun is None else begun
+        self.progress = Progress(ids=kind.ids.cpu().tolist(), started_from=started_from)
         self._resume()
         self._optimizer: Any = None
 
@@ -117,6 +124,8 @@ class Fit:
     def _run(self, report: Callable[[Evaluation], None]) -> Evaluation:
         losses: list[torch.Tensor] = []
         right: list[torch.Tensor] = []
+        if self.progress.started_from and not self.progress.step:
+            report(self._evaluate(losses, right))
         started = evaluated = time.monotonic()
         before = self.progress.seconds
         for batch in self._batches():
@@ -225,12 +234,13 @@ class Fit:
         import torch
 
         found = self.measure()
-        last = right[-1].shape[0]
-        said = torch.stack([r for r in right if r.shape[0] == last]).mean(0)
+        last = right[-1].shape[0] if right else 0
+        deepest = [r for r in right if r.shape[0] == last]
+        said = torch.stack(deepest).mean(0) if deepest else ()
         evaluation = Evaluation(
             step=self.progress.step,
             minutes=round(self.progress.seconds / 60, 2),
-            loss=round(float(torch.stack(losses).mean()), 4),
+            loss=round(float(torch.stack(losses).mean()), 4) if losses else None,
             right=tuple(round(float(x), 4) for x in said),
             conditional=tuple(round(x, 4) for x in found.conditional),
             acceptance_length=round(found.acceptance_length, 4),
@@ -239,7 +249,8 @@ class Fit:
         self.out.mkdir(parents=True, exist_ok=True)
         with (self.out / CURVE).open("a", encoding="utf-8") as curve:
             curve.write(json.dumps(asdict(evaluation)) + "\n")
-        if found.acceptance_length > self.progress.best:
+        # A head that training begins with is written whatever it says: resuming reads its sizes.
+        if found.acceptance_length > self.progress.best or not self.progress.step:
             self.progress.best, self.progress.since_best = found.acceptance_length, 0
             write_head(self.kind, self.params, self.out)
         else:
@@ -251,7 +262,7 @@ class Fit:
 
     def _choose_vocabulary(self) -> None:
         """The most frequent tokens of all data so far, as long as lm_head is the target's own."""
-        if self.share >= self.options.lm_head_from:
+        if self.kind.fixed_vocabulary or self.share >= self.options.lm_head_from:
             return
         counts = self.data.token_counts(self.kind.target.settings.vocab_size)
         self.kind.choose(draft_ids(counts, len(self.kind.ids)))
@@ -262,7 +273,8 @@ class Fit:
     def _save(self) -> None:
         tensors = {f"weight.{name}": tensor for name, tensor in self.params.items()}
         for name, tensor in self.params.items():
-            for key, value in (self._optimizer.state.get(tensor) or {}).items():
+            state = self._optimizer.state.get(tensor) if self._optimizer else None
+            for key, value in (state or {}).items():
                 tensors[f"{key}.{name}"] = value
         write_tensors(self.out / STATE, tensors, {"progress": asdict(self.progress)})
 

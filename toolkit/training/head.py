@@ -29,8 +29,8 @@ class HeadOptions:
     draft_vocab: int | None = None  # None: the target's whole vocabulary
     dropout: float = 0.1  # EAGLE: of what the layer reads and adds, while it is trained
     hard: float = 0.3  # share of the target's most likely token in what is learnt, 0..1
-    heads: int = 4  # Medusa: how many
-    head_layers: int = 1  # Medusa: residual layers of each
+    heads: int | None = None  # Medusa: how many; None: 4, or as the head that it begins from
+    head_layers: int | None = None  # Medusa: residual layers of each; None: 1, or as that head
     layers: tuple[int, ...] = ()  # a draft model: which of the target's
     layer_names: str = "midlayer."  # EAGLE-3: midlayer. or layers.0.
     full_lm_head: bool = False  # Medusa: write a matrix over the whole vocabulary for each head
@@ -48,6 +48,9 @@ class HeadKind(ABC):
     ) -> None:
         self.target, self.options, self.device = target, options, device
         self.embedding = target.embedding.to(device)
+        self.settings = target.settings  # of the head's own layer
+        self.config: Mapping[str, Any] = {}  # what the head's config.json says otherwise
+        self.fixed_vocabulary = False  # the head that it began from decided it
         self.training = False  # whether dropout is at work
         self.choose(ids)
 
@@ -184,7 +187,7 @@ def d2t(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def settings_config(kind: HeadKind, **changes: Any) -> Mapping[str, Any]:
-    """A Llama config.json of one layer with the target's sizes."""
+    """A Llama config.json of one layer with the target's sizes, or those of the head's own."""
     s, config = kind.target.settings, kind.target.config
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -204,4 +207,5 @@ def settings_config(kind: HeadKind, **changes: Any) -> Mapping[str, Any]:
         "tie_word_embeddings": False,
         "torch_dtype": s.dtype,
         **changes,
+        **kind.config,
     }

@@ -35,6 +35,7 @@ from toolkit.training.fit import CONFIG, Evaluation, Fit, FitOptions
 from toolkit.training.generate import DataPlan, Generator
 from toolkit.training.head import HeadKind, HeadOptions, draft_ids
 from toolkit.training.prompts import load_prompt_book
+from toolkit.training.published import StartFrom, begin
 from toolkit.training.target import read_target
 
 PLAN, RESULT = "plan.json", "training.json"
@@ -142,8 +143,14 @@ def train(
     *,
     threads: int | None = None,
     device: str = "cpu",
+    start: StartFrom | None = None,
+    store: Store | None = None,
 ) -> dict[str, Any]:
-    """One head on what is in `data_dir` (and on shards that come while it runs)."""
+    """One head on what is in `data_dir` (and on shards that come while it runs).
+
+    A new run may begin with a published head, whose record the store's hashes make; one that goes
+    on ignores `start`, and has the sizes of the head that it began with from what it wrote.
+    """
     whole = read_target(target.checkpoint_dir)
     if threads:
         import torch
@@ -154,15 +161,20 @@ def train(
     _check_data(data, heldout, whole.settings.hidden_size)
     vocab = whole.settings.vocab_size
     ids = draft_ids(data.token_counts(vocab), head.draft_vocab)
-    run = Fit(kind(whole, head, ids, device), data, heldout, out, fit)
+    made = kind(whole, head, ids, device)
+    begun, record = begin(made, out, start, store or Store())
+    if record:
+        # It drafts deep already: nothing is to be learnt one depth after the other.
+        fit = replace(fit, depths=(0.0,) * len(fit.depths))
+    run = Fit(made, data, heldout, out, fit, begun, record)
 
     def keep(found: Evaluation) -> None:
-        result = _result(kind, run, head, fit, data)
+        result = _result(kind, run, fit, data)
         write_atomic(out / RESULT, json.dumps(result, indent=2) + "\n")
         report(found)
 
     run.run(keep)
-    return _result(kind, run, head, fit, data)
+    return _result(kind, run, fit, data)
 
 
 def copy_tokenizer(target: TargetFiles, out: Path) -> None:
@@ -239,9 +251,7 @@ def _check_data(data: TrainingData, heldout: TrainingData, hidden: int) -> None:
             )
 
 
-def _result(
-    kind: type[HeadKind], run: Fit, head: HeadOptions, fit: FitOptions, data: TrainingData
-) -> dict[str, Any]:
+def _result(kind: type[HeadKind], run: Fit, fit: FitOptions, data: TrainingData) -> dict[str, Any]:
     """What a reader wants to know who finds only the head."""
     best = run.best_evaluation()
     return {
@@ -249,7 +259,8 @@ def _result(
         "command": shlex.join(["spectool", *sys.argv[1:]]),
         "made_by": {key: value for key, value in provenance().items() if key != "argv"},
         "data": {"sequences": len(data.samples), "tokens": data.tokens},
-        "head": asdict(head),
+        "started_from": run.progress.started_from,
+        "head": asdict(run.kind.options),
         "fit": asdict(fit),
         "steps": run.progress.step,
         "minutes": round(run.progress.seconds / 60, 1),

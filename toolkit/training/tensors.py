@@ -40,8 +40,22 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
         words = json.loads(arrays.pop(WORDS).tobytes()) if WORDS in arrays else {}
     except ValueError:
-        raise CheckpointError(str(path), ["damaged; remove it to begin anew"]) from None
+        raise _damaged(path) from None
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, words
+
+
+def read_words(path: Path) -> dict[str, Any]:
+    """Only the words: the file may be large."""
+    span = read_header(path).get(WORDS)
+    try:
+        words: dict[str, Any] = json.loads(read_rows(path, span).tobytes()) if span else {}
+    except ValueError:
+        raise _damaged(path) from None
+    return words
+
+
+def _damaged(path: Path) -> CheckpointError:
+    return CheckpointError(str(path), ["damaged; remove it to begin anew"])
 
 
 def _to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

@@ -73,7 +73,7 @@ class EagleHead(Head):
                 "stage: use parallel.tp instead"
             )
         count = int(spec.fields.get("num_eagle_layers", 4))
-        prefix = _prefix(heads)
+        prefix = file_prefix(heads)
         embedded = f"{prefix}embed_tokens.weight" in heads.tensors
         copies = {f"eagle_nets.{n}.lm_head.weight": "lm_head.weight" for n in range(count)}
         if not embedded:
@@ -91,7 +91,7 @@ class EagleHead(Head):
 def refuse_eagle3(heads: Source, base: Mapping[str, Any]) -> None:
     """An EAGLE-3 head is no EAGLE head: say why it cannot be used, and where it can."""
     signs = [name for name in heads.tensors if _EAGLE3.fullmatch(name)][:3]
-    fused = heads.tensors.get(f"{_prefix(heads)}fc.weight")
+    fused = heads.tensors.get(f"{file_prefix(heads)}fc.weight")
     if fused and len(fused.shape) == 2 and fused.shape[1] == 3 * base["hidden_size"]:
         signs.append(f"fc.weight with {fused.shape[1]} = 3 x {base['hidden_size']} inputs")
     if signs or heads.config.get("draft_vocab_size") is not None:
@@ -106,7 +106,8 @@ def refuse_eagle3(heads: Source, base: Mapping[str, Any]) -> None:
         )
 
 
-def _prefix(heads: Source) -> str:
+def file_prefix(heads: Source) -> str:
+    """What stands before every name of the head's own."""
     for prefix in _PREFIXES:
         if any(name.startswith((f"{prefix}layers.", f"{prefix}fc.")) for name in heads.tensors):
             return prefix

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from toolkit.checkpoint.drafts.eagle3 import Eagle3Form, plan_eagle3
+from toolkit.checkpoint.drafts.eagle3 import DraftPlan, Eagle3Form, plan_eagle3
 from toolkit.checkpoint.drafts.target import converted_target_facts
 from toolkit.checkpoint.interfaces import Source
 from toolkit.checkpoint.read import EMBEDDING, LM_HEAD, Checkpoint
@@ -52,7 +54,7 @@ def build(
         )
     if problems:
         raise CheckpointError(heads.name, problems)
-    config, dtype = plan.config, target.config["dtype"]
+    dtype = target.config["dtype"]
     source = plan.tensors  # name that TensorRT-LLM reads -> name in the file
     tensors = {}
     for ours, theirs in _NAMES.items():
@@ -66,22 +68,7 @@ def build(
     own = source.get("lm_head.weight")
     tensors[LM_HEAD] = read(heads, own, dtype) if own else target.tensor(LM_HEAD)
     draft_vocab = len(tensors[LM_HEAD])
-    pretrained = decoder_config(
-        target.config,
-        vocab_size=draft_vocab,
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_attention_heads=config["num_attention_heads"],
-        num_key_value_heads=config["num_key_value_heads"],
-        head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-        rotary_embedding_dim=None,
-        norm_epsilon=config.get("rms_norm_eps", 1e-6),
-        rotary_base=config.get("rope_theta", facts.rope_theta),
-        rotary_scaling=config.get("rope_scaling"),
-        # Rotation is relative: the head is used as far as the target, whatever it was trained on.
-        max_position_embeddings=target.config["max_position_embeddings"],
-        hidden_act=config.get("hidden_act", "silu"),
-    )
+    pretrained = layer_config(plan, target.config)
     settings = decoder_settings(pretrained, heads.name)
     graph = Eagle3Graph(settings, Weights(HeadTensors(tensors), int8=False), limits.max_seq_len)
     arrays = {
@@ -98,4 +85,25 @@ def build(
         kind="eagle3",
         reads=reads,
         arrays=arrays,
+    )
+
+
+def layer_config(plan: DraftPlan, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the head as a decoder of one layer; `target` is its target's config.json."""
+    config = plan.config
+    return decoder_config(
+        target,
+        vocab_size=config["draft_vocab_size"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        num_attention_heads=config["num_attention_heads"],
+        num_key_value_heads=config["num_key_value_heads"],
+        head_size=config["head_dim"],
+        rotary_embedding_dim=None,
+        norm_epsilon=config.get("rms_norm_eps", 1e-6),
+        rotary_base=config["rope_theta"],
+        rotary_scaling=config["rope_scaling"],
+        # Rotation is relative: the head is used as far as the target, whatever it was trained on.
+        max_position_embeddings=target["max_position_embeddings"],
+        hidden_act=config.get("hidden_act", "silu"),
     )

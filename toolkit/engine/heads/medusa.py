@@ -6,7 +6,8 @@ Besides the published layout (checkpoint/heads/medusa.py), heads may share the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,25 @@ from toolkit.errors import CheckpointError
 from toolkit.recipe.schema import EngineLimits
 
 
+@dataclass(frozen=True)
+class MedusaForm:
+    """How a file holds its heads."""
+
+    count: int
+    layers: int  # residual ones, of each
+    prefix: str  # of every name
+    shared: bool  # lm_head is the target's
+    ids: NDArray[np.int64]  # [D] the target's token for each that they draft
+
+
 def build(
     heads: Source, target: Checkpoint, out: Path, limits: EngineLimits, reads: tuple[int, ...]
 ) -> None:
     """Write the heads' engine: final hidden states [B, H] -> logits [B, heads, D]."""
-    count, layers = count_heads(heads)
-    prefix = "medusa_heads." if any(n.startswith("medusa_heads.") for n in heads.tensors) else ""
-    shared = not any(f"{prefix}{h}.{layers}.weight" in heads.tensors for h in range(count))
-    vocab = int(target.config["vocab_size"])
-    if problems := [*_problems(heads, target, count, layers, prefix, shared)]:
+    form, problems = read_form(heads, target.config)
+    if problems:
         raise CheckpointError(heads.name, problems)
-    draft_vocab = heads.tensors["d2t"].shape[0] if shared and "d2t" in heads.tensors else vocab
-    ids = target_ids(heads, draft_vocab)
-    if ids.min() < 0 or ids.max() >= vocab or len(np.unique(ids)) != len(ids):
-        raise CheckpointError(
-            heads.name, [f"d2t: does not name {draft_vocab} different tokens of {vocab}"]
-        )
+    count, layers, prefix, shared = form.count, form.layers, form.prefix, form.shared
     dtype = target.config["dtype"]
     tensors: dict[str, NDArray[Any]] = {}
     for h in range(count):
@@ -56,8 +60,8 @@ def build(
         if not shared:
             tensors[f"{h}.lm_head"] = read(heads, f"{prefix}{h}.{layers}.weight", dtype)
     if shared:
-        tensors["lm_head"] = target.tensor(LM_HEAD)[ids]
-    pretrained = decoder_config(target.config, vocab_size=draft_vocab)
+        tensors["lm_head"] = target.tensor(LM_HEAD)[form.ids]
+    pretrained = decoder_config(target.config, vocab_size=len(form.ids))
     write_head_engine(
         _graph(Weights(HeadTensors(tensors), int8=False), count, layers, shared),
         out,
@@ -65,7 +69,7 @@ def build(
         pretrained=pretrained,
         kind="medusa",
         reads=reads,
-        arrays={"target_ids": ids},
+        arrays={"target_ids": form.ids},
     )
 
 
@@ -94,12 +98,27 @@ def _graph(weights: Weights, count: int, layers: int, shared: bool) -> Any:
     return Model([result], [hidden], "MedusaHeads")
 
 
+def read_form(heads: Source, target: Mapping[str, Any]) -> tuple[MedusaForm, list[str]]:
+    """What the file holds, and all that is wrong with it; `target` is its config.json."""
+    count, layers = count_heads(heads)
+    prefix = "medusa_heads." if any(n.startswith("medusa_heads.") for n in heads.tensors) else ""
+    shared = not any(f"{prefix}{h}.{layers}.weight" in heads.tensors for h in range(count))
+    vocab = int(target["vocab_size"])
+    problems = [*_problems(heads, target, count, layers, prefix, shared)]
+    mapped = "d2t" in heads.tensors and not problems
+    draft_vocab = heads.tensors["d2t"].shape[0] if mapped else vocab
+    ids = target_ids(heads, draft_vocab) if mapped else np.arange(vocab)
+    if ids.min() < 0 or ids.max() >= vocab or len(np.unique(ids)) != len(ids):
+        problems.append(f"d2t: does not name {draft_vocab} different tokens of {vocab}")
+    return MedusaForm(count, layers, prefix, shared, ids), problems
+
+
 def _problems(
-    heads: Source, target: Checkpoint, count: int, layers: int, prefix: str, shared: bool
+    heads: Source, target: Mapping[str, Any], count: int, layers: int, prefix: str, shared: bool
 ) -> Iterator[str]:
     """Missing, of another shape or dtype; heads of another target show here."""
-    vocab = int(target.config["vocab_size"])
-    base = {**target.config, "mapping": {"tp_size": 1, "pp_size": 1}}  # one engine, whatever tp
+    vocab = int(target["vocab_size"])
+    base = {**target, "mapping": {"tp_size": 1, "pp_size": 1}}  # one engine, whatever tp
     wanted = head_tensors(prefix, count, layers, base)
     plan = HeadPlan(
         config={},
@@ -111,3 +130,8 @@ def _problems(
     d2t = heads.tensors.get("d2t")
     if d2t is not None and (len(d2t.shape) != 1 or not 0 < d2t.shape[0] <= vocab):
         yield f"d2t: has shape {list(d2t.shape)}, expected at most {vocab} entries"
+    elif d2t is not None and not shared and d2t.shape[0] != vocab:
+        yield (
+            f"d2t: has {d2t.shape[0]} entries, each head's lm_head has {vocab} rows; they must be "
+            "equal"
+        )
