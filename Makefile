@@ -10,6 +10,8 @@ DEMO ?= smollm2/135m_ngram
 DEMO_DRAFT ?= smollm2/135m_draft_target
 DEMO_HEAD ?= smollm2/135m_eagle3
 DEMO_PORTS ?= --http-port 18000 --grpc-port 18001 --metrics-port 18002
+# So many processes test, each file in one of them; WORKERS=0 for none beside pytest (a debugger).
+WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -52,7 +54,7 @@ demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; und
 	@echo "The table is above; the report with its plots: $(OUT)/tune/report.html"
 
 test: $(VENV)/.installed-dev ## The whole test suite, a real tritonserver included.
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff check and format check.
 	$(BIN)/ruff check .

