@@ -48,7 +48,7 @@ class FitOptions:
     weight_decay: float = 0.01
     clip: float = 1.0
     depths: tuple[float, ...] = (0.0, 0.1, 0.2)  # from here on one more depth is trained
-    lm_head_from: float = 0.6  # from here on lm_head is trained too; before, it is the target's
+    lm_head_from: float = 0.35  # from here on lm_head is trained too; before, it is the target's
     classes: int | None = 2048  # before lm_head is trained: tokens that a step compares
     eval_minutes: float = 4.0
     watched: int = 40  # held-out outputs that an evaluation looks at
