@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from itertools import count
 
 from tests.speculation.table_model import FakeTableModel
+from toolkit.errors import SpectoolError
 from toolkit.serving.bls import Draft, DraftSource, DraftUnavailableError, Target
 from toolkit.serving.calls import Call, Emission
+from toolkit.serving.failures import Code, code_of
 from toolkit.serving.llm import CallEngine
 from toolkit.serving.replies import Reply
 from toolkit.speculation.request import Request
@@ -22,13 +24,14 @@ class FakeSink:
     def __init__(self, *, gone: bool = False) -> None:
         self.emissions: list[Emission] = []
         self.failure: str | None = None
+        self.code: Code | None = None
         self.gone = gone
 
     def send(self, emission: Emission) -> None:
         self.emissions.append(emission)
 
-    def fail(self, message: str) -> None:
-        self.failure = message
+    def fail(self, error: SpectoolError) -> None:
+        self.failure, self.code = str(error), code_of(error)
 
     def cancelled(self) -> bool:
         return self.gone
@@ -44,13 +47,14 @@ class FakeReplySink:
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.failure: str | None = None
+        self.code: Code | None = None
         self.gone = False
 
     def send(self, reply: Reply) -> None:
         self.replies.append(reply)
 
-    def fail(self, message: str) -> None:
-        self.failure = message
+    def fail(self, error: SpectoolError) -> None:
+        self.failure, self.code = str(error), code_of(error)
 
     def cancelled(self) -> bool:
         return self.gone

@@ -34,8 +34,8 @@ class WaitingSink(FakeReplySink):
         if reply.final:
             self.over.set()
 
-    def fail(self, message):
-        super().fail(message)
+    def fail(self, error):
+        super().fail(error)
         self.over.set()
 
 
@@ -96,6 +96,7 @@ def test_a_request_that_can_never_run_hears_why():
     sink = WaitingSink()
     served.submit(Request(tuple([1] * 16), 5), reply(sink))
     assert "max_seq_len" in sink.failure
+    assert sink.code == "INVALID_ARG"
     assert not served.busy
 
 
@@ -106,6 +107,7 @@ def test_a_full_queue_refuses():
         served.submit(Request((1,), 5), reply(sink))
     assert [bool(sink.failure) for sink in sinks] == [False, False, True]
     assert "queue is full" in sinks[2].failure
+    assert sinks[2].code == "UNAVAILABLE"
 
 
 def test_a_failing_step_fails_its_requests_and_later_ones_work():

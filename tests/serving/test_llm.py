@@ -12,11 +12,13 @@ from tests.speculation.table_model import FakeTableModel, random_table
 from tests.speculation.tiny_tokens import guidance
 from toolkit.errors import CapacityError
 from toolkit.serving.calls import Call
+from toolkit.serving.llm import CallEngine
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.grammar import Guide
 from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.loop import SpeculativeLoop
 from toolkit.speculation.request import GREEDY, Request
+from toolkit.speculation.sampling import Role
 
 VOCAB = 12
 TABLE = random_table(3, VOCAB, order=2)
@@ -213,12 +215,19 @@ def test_more_calls_than_slots_take_turns():
 
 
 def test_a_full_queue_refuses_and_says_so():
-    engine = target_engine(model())
-    engine._max_queue_size = 1
-    engine.submit(call(1), FakeSink())
+    served = model()
+    engine = CallEngine(served, Role.EMIT, max_queue_size=1)
+    # All of a batch and one more: those that come together wait together, if only for a moment.
+    accepted = [FakeSink() for _ in range(served.max_batch_size + 1)]
+    for sink in accepted:
+        engine.submit(call(1, length=1), sink)
     refused = FakeSink()
     engine.submit(call(2), refused)
+    while engine.busy:
+        engine.step()
+    assert [len(sink.tokens) for sink in accepted] == [1] * len(accepted)
     assert "queue is full" in refused.failure
+    assert refused.code == "UNAVAILABLE"
 
 
 def test_a_client_that_went_away_frees_its_sequence(monkeypatch):
@@ -292,6 +301,19 @@ def test_the_observer_hears_of_every_change():
     assert heard == [(1, 0), (1, 3), (0, 0)]
 
 
+def test_a_model_that_is_unloaded_holds_nothing_any_more():
+    heard = []
+    engine = target_engine(model())
+    engine._on_change = lambda active, reused: heard.append(active)
+    finish(engine, call(1, 2, 3, length=2, request_id="a"))  # its `stop` will not come
+    running = FakeSink()
+    engine.submit(call(4, 5, length=20), running)
+    engine.step()
+    engine.close()
+    assert heard == [1, 2, 0]
+    assert (running.failure, running.code) == ("the server is stopping", "UNAVAILABLE")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -306,4 +328,5 @@ def test_the_observer_hears_of_every_change():
 def test_a_call_that_cannot_work_is_refused_with_the_reason(wrong, message):
     sink = finish(target_engine(model(max_seq_len=64)), wrong)
     assert message in sink.failure
+    assert sink.code == "INVALID_ARG"
     assert sink.emissions == []

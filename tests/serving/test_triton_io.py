@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from toolkit.errors import RunError
+from toolkit.errors import CapacityError, InputError, RunError
 from toolkit.serving import triton_io
+from toolkit.serving.failures import CancelledError
 from toolkit.serving.replies import Reply
 from toolkit.serving.triton_io import Metrics, ReplySender, Settings, ask
 
@@ -82,6 +83,13 @@ class FakeResponse:
         return SimpleNamespace(message=lambda: self._error)
 
 
+class FakeTritonError:
+    INVALID_ARG, UNAVAILABLE, CANCELLED, INTERNAL = range(4)
+
+    def __init__(self, message, code):
+        self.message, self.code = message, code
+
+
 class FakeInferenceRequest:
     """Answers what the test put into `answer`."""
 
@@ -115,7 +123,7 @@ def pb_utils(monkeypatch):
         Tensor=FakeTensor,
         InferenceResponse=FakeResponse,
         InferenceRequest=FakeInferenceRequest,
-        TritonError=str,
+        TritonError=FakeTritonError,
         MetricFamily=FakeMetricFamily,
         Logger=SimpleNamespace(log_warn=lambda text: None),
         TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
@@ -168,7 +176,7 @@ def test_replies_carry_counts_only_when_asked():
 def test_nothing_is_sent_after_the_last_response():
     fake = FakeResponseSender()
     answering = sender(fake)
-    answering.fail("no")
+    answering.fail(RunError("no"))
     answering.send(Reply("late", 0, 0, with_counts=False, final=True))
     assert len(fake.sent) == 1
 
@@ -177,9 +185,26 @@ def test_a_client_that_is_gone_does_not_disturb_the_engine():
     sender(FakeResponseSender(broken=True)).send(Reply("a", 0, 0, with_counts=False, final=True))
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("no"), FakeTritonError.INVALID_ARG),
+        (CapacityError("no"), FakeTritonError.UNAVAILABLE),
+        (CancelledError(), FakeTritonError.CANCELLED),
+        (RunError("no"), FakeTritonError.INTERNAL),
+    ],
+)
+def test_a_failure_carries_its_code(error, code):
+    fake = FakeResponseSender()
+    sender(fake).fail(error)
+    [(response, final)] = fake.sent
+    said = response._error
+    assert (said.message, said.code, final) == (str(error), code, 1)
+
+
 def test_an_inner_models_error_names_the_model():
     FakeInferenceRequest.answer = FakeResponse([], "queue is full")
-    with pytest.raises(RunError, match="tensorrt_llm: queue is full"):
+    with pytest.raises(CapacityError, match="tensorrt_llm: queue is full"):
         ask("tensorrt_llm", [], [])
 
 

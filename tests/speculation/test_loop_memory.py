@@ -9,7 +9,7 @@ from tests.engine_fixtures import tiny_built
 from tests.speculation.table_model import FakeTableModel, random_table
 from toolkit.backends.interfaces import CacheOptions
 from toolkit.backends.runtime import open_runtime
-from toolkit.errors import CapacityError
+from toolkit.errors import InputError
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.drafters.ngram import NGramDrafter
 from toolkit.speculation.interfaces import Proposal
@@ -81,7 +81,7 @@ def test_too_little_memory_costs_time_and_no_text(built, requests, plain):
 
 def test_a_request_that_memory_can_never_hold_is_refused_at_once():
     loop = SpeculativeLoop(FakeTableModel(TABLE, kv_capacity=50), None, Fixed(0))
-    with pytest.raises(CapacityError, match=r"60 tokens, more than .* \(50\)"):
+    with pytest.raises(InputError, match=r"60 tokens, more than .* \(50\)"):
         loop.submit(Request(tuple(range(20)), 40))
     assert loop.active == 0
     loop.submit(Request(tuple(range(20)), 30))

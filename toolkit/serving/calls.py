@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.errors import SpectoolError
 from toolkit.serving.matchers import GuidedText
 from toolkit.serving.sequences import Cached
 from toolkit.speculation.grammar import Grammar, masked_rows
@@ -52,7 +53,7 @@ class Sink(Protocol):
 
     def send(self, emission: Emission) -> None: ...
 
-    def fail(self, message: str) -> None: ...
+    def fail(self, error: SpectoolError) -> None: ...
 
     def cancelled(self) -> bool: ...
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from toolkit.errors import SpectoolError
-from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
+from toolkit.serving.failures import queue_full, stopping, unexpected
+from toolkit.serving.llm import DEFAULT_QUEUE_SIZE
 from toolkit.serving.replies import ReplyBuilder
 from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.request import Request
@@ -48,7 +49,7 @@ class LoopEngine:
         try:
             self._replies[self._loop.submit(request)] = reply
         except SpectoolError as error:
-            reply.sink.fail(str(error))
+            reply.sink.fail(error)
         self._report()
 
     def step(self) -> None:
@@ -56,7 +57,7 @@ class LoopEngine:
         try:
             chunks = self._loop.step()
         except Exception as error:  # noqa: BLE001 - whatever it was, no request may hang on it
-            self._fail_all(f"{type(error).__name__}: {error}")
+            self._fail_all(unexpected(error))
             return
         for chunk in chunks:
             self._replies[chunk.request].take(chunk)
@@ -66,7 +67,7 @@ class LoopEngine:
 
     def close(self) -> None:
         self._loop.close()
-        self._fail_all("the server is stopping")
+        self._fail_all(stopping())
 
     def _drop_cancelled(self) -> None:
         if monotonic() - self._checked < _CANCEL_CHECK_S:
@@ -77,9 +78,9 @@ class LoopEngine:
                 reply.take(chunk)
                 self._forget(id)
 
-    def _fail_all(self, message: str) -> None:
+    def _fail_all(self, error: SpectoolError) -> None:
         for id, reply in list(self._replies.items()):
-            reply.sink.fail(message)
+            reply.sink.fail(error)
             self._forget(id)
         self._report()
 

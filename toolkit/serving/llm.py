@@ -13,8 +13,9 @@ from time import monotonic
 
 import numpy as np
 
-from toolkit.errors import CapacityError, RunError
+from toolkit.errors import CapacityError, InputError, RunError, SpectoolError
 from toolkit.serving.calls import ActiveCall, Call, Sink
+from toolkit.serving.failures import CancelledError, queue_full, stopping, unexpected
 from toolkit.serving.matchers import GuidedText, MatcherPool
 from toolkit.serving.sequences import SequencePool
 from toolkit.speculation.grammar import GrammarError
@@ -50,7 +51,8 @@ class CallEngine:
     ) -> None:
         self._model, self._role = model, role
         self._vocab_size = min(vocab_size or model.vocab_size, model.vocab_size)
-        self._max_queue_size = max_queue_size
+        # Calls that come together all wait at first, also where a sequence is free for each.
+        self._max_queue_size, self._places = max_queue_size, model.max_batch_size + max_queue_size
         self._max_prefill_tokens = max_prefill_tokens
         self.pool = SequencePool(model)
         self._matchers = MatcherPool()
@@ -71,8 +73,8 @@ class CallEngine:
     def submit(self, call: Call, sink: Sink) -> None:
         """Queue a call, or tell its sink what is wrong with it."""
         if problems := self._problems(call):
-            sink.fail("; ".join(problems))
-        elif len(self._waiting) >= self._max_queue_size:
+            sink.fail(InputError("; ".join(problems)))
+        elif len(self._waiting) + len(self._running) >= self._places:
             sink.fail(queue_full(self._max_queue_size))
         else:
             self._waiting.append(_Waiting(call, sink))
@@ -81,17 +83,18 @@ class CallEngine:
         """End the calls of a request and let its sequences go."""
         for waiting in [w for w in self._waiting if w.call.request_id == request_id]:
             self._waiting.remove(waiting)
-            waiting.sink.fail("cancelled")
+            waiting.sink.fail(CancelledError())
         for active in [a for a in self._running if a.call.request_id == request_id]:
             self._finish(active)
-            active.sink.fail("cancelled")
+            active.sink.fail(CancelledError())
         self.pool.release(request_id)
         self._matchers.release(request_id)
         self._report()
 
     def close(self) -> None:
-        self._fail_all("the server is stopping")
+        self._fail_all(stopping())
         self.pool.close()
+        self._report()  # what requests still held is gone with the model
 
     def step(self) -> None:
         self._drop_cancelled()
@@ -105,7 +108,7 @@ class CallEngine:
         try:
             outputs = self._forward()
         except Exception as error:  # noqa: BLE001 - whatever it was, no request may hang on it
-            self._fail_all(f"{type(error).__name__}: {error}")
+            self._fail_all(unexpected(error))
             return
         self._step_s = monotonic() - started
         for active, output in zip(list(self._running), outputs, strict=True):
@@ -127,7 +130,7 @@ class CallEngine:
                     continue
                 newest = self._running.pop()
                 self.pool.discard(newest.cached)
-                newest.sink.fail(str(error))
+                newest.sink.fail(error)
                 if not self._running:
                     return []
 
@@ -138,7 +141,7 @@ class CallEngine:
             self._running.remove(active)
             self._matchers.release(active.call.request_id)
             self.pool.discard(active.cached)  # its refused tokens are in there
-            active.sink.fail(str(error))
+            active.sink.fail(error)
             return
         if emission is None:
             return
@@ -165,7 +168,7 @@ class CallEngine:
                 guided = self._guided(first.call)
             except GrammarError as error:
                 self.pool.give_back(cached)
-                first.sink.fail(str(error))
+                first.sink.fail(error)
                 continue
             longest = self._model.max_seq_len
             self._running.append(
@@ -193,15 +196,15 @@ class CallEngine:
     def _drop(self, call: Call, sink: Sink) -> None:
         self.pool.release(call.request_id)
         self._matchers.release(call.request_id)
-        sink.fail("cancelled")
+        sink.fail(CancelledError())
 
-    def _fail_all(self, message: str) -> None:
+    def _fail_all(self, error: SpectoolError) -> None:
         for active in list(self._running):
             self._running.remove(active)
             self.pool.discard(active.cached)  # nobody knows how far it got
-            active.sink.fail(message)
+            active.sink.fail(error)
         while self._waiting:
-            self._waiting.popleft().sink.fail(message)
+            self._waiting.popleft().sink.fail(error)
 
     def _problems(self, call: Call) -> list[str]:
         longest, vocab_size = self._model.max_seq_len, self._model.vocab_size
@@ -223,10 +226,6 @@ class CallEngine:
                 f"{len(call.draft_input_ids)} draft tokens"
             )
         return problems
-
-
-def queue_full(size: int) -> str:
-    return f"the queue is full ({size} requests wait already); try again later"
 
 
 def _gone(entry: ActiveCall | _Waiting) -> bool:

@@ -1,8 +1,9 @@
 """Bring a rebuilt repository into a running server: model by model, requests going on.
 
 Triton (in explicit model control) loads the new version of a model beside the old one, sends new
-requests to it once it is ready, and lets go of the old one when its last request is answered. Until
-then both are in memory. A version that does not load changes nothing.
+requests to it once it is ready, and lets go of the old one when its last request is answered and
+the gRPC streams are closed through which it was asked. Until then both are in memory. A version
+that does not load changes nothing.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from toolkit.errors import RunError
+from toolkit.errors import CapacityError, RunError
 from toolkit.serving.bls import Draft, DraftSource, DraftUnavailableError, Target
 from toolkit.serving.llm_request import GUIDE_BEGINS
 from toolkit.serving.triton_io import ask, tensor, text_tensor
@@ -102,7 +102,7 @@ class _Model:
         if self._dialect.engines:
             return
         stop = tensor("stop", [[True]], np.bool_)
-        with suppress(RunError):  # a model that is gone keeps nothing
+        with suppress(RunError, CapacityError):  # a model that is gone keeps nothing
             ask(self._model, [*self._inputs([0], 1), stop], [], request_id=self._id)
 
 
@@ -147,7 +147,7 @@ class RemoteDraft(_Model, DraftSource):
         try:
             answer = self._ask(tokens, draft_len, [wanted], logits=self._with_logits)
             return _draft(answer, tokens, draft_len, fast_logits=self._dialect.fast_logits)
-        except (RunError, ValueError, LookupError) as error:
+        except (RunError, CapacityError, ValueError, LookupError) as error:
             raise DraftUnavailableError(f"no draft from {self._model}: {error}") from error
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
+from toolkit.errors import RunError, SpectoolError
 from toolkit.serving.counters import RequestFigures, SpeculationCounters
+from toolkit.serving.failures import CancelledError
 from toolkit.serving.text_request import TextRequest
 from toolkit.speculation.request import Chunk
 from toolkit.speculation.stop import HeldText
@@ -42,7 +44,7 @@ class ReplySink(Protocol):
 
     def send(self, reply: Reply) -> None: ...
 
-    def fail(self, message: str) -> None: ...
+    def fail(self, error: SpectoolError) -> None: ...
 
     def cancelled(self) -> bool: ...
 
@@ -73,10 +75,10 @@ class ReplyBuilder:
         """Count the chunk and send what it adds to the text."""
         self._count(chunk)
         if chunk.finish_reason == "cancelled":
-            self.sink.fail("cancelled")
+            self.sink.fail(CancelledError())
             return
         if chunk.finish_reason == "failed":
-            self.sink.fail(chunk.error)
+            self.sink.fail(RunError(chunk.error))
             return
         final = chunk.finish_reason is not None
         text = self.held.push(self.stream.push(chunk.tokens))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.errors import RunError
+from toolkit.errors import SpectoolError
 from toolkit.serving.calls import Call, Emission
 from toolkit.serving.counters import (
     ACTIVE_SEQUENCES,
@@ -26,6 +26,7 @@ from toolkit.serving.counters import (
     RUNNING,
     WAITING,
 )
+from toolkit.serving.failures import code_of, said_by
 from toolkit.serving.replies import Reply
 from toolkit.serving.text_request import Arrays
 
@@ -90,12 +91,12 @@ def response(*outputs: Any) -> Any:
     return pb_utils.InferenceResponse(output_tensors=list(outputs))
 
 
-def error_response(message: str, *, cancelled: bool = False) -> Any:
+def error_response(error: SpectoolError) -> Any:
     import triton_python_backend_utils as pb_utils
 
     kind = pb_utils.TritonError
-    error = kind(message, kind.CANCELLED) if cancelled else kind(message)
-    return pb_utils.InferenceResponse(output_tensors=[], error=error)
+    failed = kind(str(error), getattr(kind, code_of(error)))
+    return pb_utils.InferenceResponse(output_tensors=[], error=failed)
 
 
 class _Sender:
@@ -113,8 +114,8 @@ class _Sender:
         with self._lock:
             return not self._done and bool(self._sender.is_cancelled())
 
-    def fail(self, message: str, *, cancelled: bool = False) -> None:
-        self._deliver(error_response(message, cancelled=cancelled), final=True)
+    def fail(self, error: SpectoolError) -> None:
+        self._deliver(error_response(error), final=True)
 
     def _respond(self, outputs: list[Any], *, final: bool) -> None:
         self._deliver(response(*outputs), final=final)
@@ -255,7 +256,7 @@ def ask(
     request_id: str = "",
     parameters: dict[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The response of another model of this server; RunError says what that model said.
+    """The response of another model of this server, or its error: CapacityError or RunError.
 
     Never with `exec(decoupled=True)`: in Triton 2.51 such calls made from several threads end with
     one of them waiting for ever for its last response.
@@ -271,5 +272,5 @@ def ask(
     )
     answer = request.exec()
     if answer.has_error():
-        raise RunError(f"{model}: {answer.error().message()}")
+        raise said_by(model, answer.error().message())
     return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from time import perf_counter_ns
 from typing import TypeVar
 
-from toolkit.errors import CapacityError
+from toolkit.errors import CapacityError, InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.grammar import GrammarError
@@ -81,7 +81,7 @@ class SpeculativeLoop(GenerationLoop):
             matcher=request.grammar.matcher() if request.grammar else None,
         )
         if state.limit > self._target.kv_capacity:
-            raise CapacityError(
+            raise InputError(  # no other time will do
                 f"prompt and max_tokens: {state.limit} tokens, more than the KV memory of this "
                 f"deployment ever holds ({self._target.kv_capacity}); ask for fewer"
             )

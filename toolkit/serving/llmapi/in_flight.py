@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
-from toolkit.errors import InputError, SpectoolError
-from toolkit.serving.llm import queue_full
+from toolkit.errors import CapacityError, InputError, RunError, SpectoolError
+from toolkit.serving.failures import CancelledError, no_room, queue_full, stopping
 from toolkit.serving.llmapi.request import LlmRequest
 from toolkit.serving.llmapi.responses import (
     Arrays,
@@ -28,7 +28,7 @@ class Sink(Protocol):
 
     def send(self, arrays: Arrays, *, final: bool) -> None: ...
 
-    def fail(self, message: str, *, cancelled: bool = False) -> None: ...
+    def fail(self, error: SpectoolError) -> None: ...
 
     def cancelled(self) -> bool: ...
 
@@ -123,15 +123,15 @@ class InFlight:
         with self._lock:
             left = list(self._flights)
         for flight in left:
-            self._end(flight, lambda sink: sink.fail("the server is stopping"))
+            self._end(flight, lambda sink: sink.fail(stopping()))
             _abort(flight)
 
     def _read(self, flight: _Flight) -> None:
         try:
             self._responses(flight)
         except Exception as error:  # noqa: BLE001 - the client must hear of it, whatever it was
-            message = _said(error)
-            self._end(flight, lambda sink: sink.fail(message))
+            said = _said(error)
+            self._end(flight, lambda sink: sink.fail(said))
         finally:
             with self._lock:
                 self._flights.discard(flight)
@@ -151,7 +151,7 @@ class InFlight:
         counts = draft_counts(first)
         self._on_finish(Finished(len(first.token_ids), *counts, str(first.finish_reason), times))
         if first.finish_reason == "cancelled":
-            self._end(flight, lambda sink: sink.fail("cancelled", cancelled=True))
+            self._end(flight, lambda sink: sink.fail(CancelledError()))
             return
         arrays = response_arrays(request, output.outputs, start=start)
         self._end(flight, lambda sink: sink.send(arrays, final=True))
@@ -166,7 +166,7 @@ class InFlight:
 
     def _cancel(self, flight: _Flight) -> None:
         """Answered now: whether and when an aborted request says its last is the LLM's affair."""
-        self._end(flight, lambda sink: sink.fail("cancelled", cancelled=True))
+        self._end(flight, lambda sink: sink.fail(CancelledError()))
         _abort(flight)
 
     def _end(self, flight: _Flight, last: Callable[[Sink], None]) -> None:
@@ -182,8 +182,12 @@ def _abort(flight: _Flight) -> None:
         flight.output.abort()
 
 
-def _said(error: BaseException) -> str:
+def _said(error: Exception) -> SpectoolError:
+    """The LLM API refuses a request that it cannot run with a ValueError."""
     if isinstance(error, SpectoolError):
-        return str(error)
+        return error
     lines = str(error).strip().splitlines()
-    return f"{lines[0][:500] if lines else 'no reason given'} ({type(error).__name__})"
+    said = f"{lines[0][:500] if lines else 'no reason given'} ({type(error).__name__})"
+    if no_room(said):
+        return CapacityError(said)
+    return InputError(said) if isinstance(error, ValueError | TypeError) else RunError(said)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolkit.serving.failures import no_room
+
 # refused: the server said at once that it has no room, as it should; failed: anything else.
 Outcome = Literal["ok", "cancelled", "refused", "failed"]
-
-# Triton's stream carries a message and no code.
-_REFUSALS = re.compile(r"queue is full|maximum queue size|no KV memory|UNAVAILABLE", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -37,5 +35,5 @@ class Sample:
         return self.due_ns + self.e2e_ns
 
     def fail(self, message: str) -> None:
-        self.outcome = "refused" if _REFUSALS.search(message) else "failed"
+        self.outcome = "refused" if no_room(message) else "failed"
         self.message = message

@@ -80,7 +80,7 @@ class TritonPythonModel:
             # Compiled here and not in the engine's thread: other requests need not wait for it.
             grammar = self._grammar(wanted.guide)
         except SpectoolError as error:
-            sender.fail(str(error))
+            sender.fail(error)
             return
         tokens = wanted.tokens(prompt, self._tokenizer.eos_ids, grammar)
         reply = ReplyBuilder(wanted, sender, self._tokenizer.stream(), self._counters)

@@ -78,7 +78,7 @@ class TritonPythonModel:
                 return
             wanted = llm_request(arrays, decoupled=self._decoupled)
         except SpectoolError as error:
-            sender.fail(str(error))
+            sender.fail(error)
             return
         self._flights.submit(wanted, sender, request.request_id())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.errors import SpectoolError
+from toolkit.errors import InputError, SpectoolError
 from toolkit.serving.prompt import prompt_tokens
 from toolkit.serving.text_request import Fields
 from toolkit.serving.triton_io import Settings, arrays_of, error_response, response, tensor
@@ -33,7 +33,7 @@ class TritonPythonModel:
         end_id = fields.integer("END_ID", -1, 2**31 - 1)
         words = fields.texts("STOP_WORDS_DICT")
         if fields.problems or text is None:
-            return error_response("; ".join(fields.problems))
+            return error_response(InputError("; ".join(fields.problems)))
         try:
             ids = prompt_tokens(
                 self._tokenizer,
@@ -42,7 +42,7 @@ class TritonPythonModel:
                 max_seq_len=self._max_seq_len,
             )
         except SpectoolError as error:
-            return error_response(str(error))
+            return error_response(error)
         if end_id is None:
             end_id = min(self._tokenizer.eos_ids, default=-1)
         return response(

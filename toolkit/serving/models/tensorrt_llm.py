@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from toolkit.errors import SpectoolError
+from toolkit.errors import InputError, SpectoolError
 from toolkit.registry import BACKENDS
 from toolkit.serving.calls import Call
 from toolkit.serving.counters import REUSED_TOKENS
@@ -67,7 +67,7 @@ class TritonPythonModel:
         if wanted.stop:
             self._worker.post(lambda: self._stop(wanted.call.request_id, sender))
         elif problems:
-            sender.fail("; ".join(problems))
+            sender.fail(InputError("; ".join(problems)))
         else:
             self._worker.post(lambda: self._engine.submit(call, sender))
 

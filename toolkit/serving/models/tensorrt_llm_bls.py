@@ -22,7 +22,8 @@ from toolkit.serving.counters import (
     RequestGauge,
     SpeculationCounters,
 )
-from toolkit.serving.llm import DEFAULT_QUEUE_SIZE, queue_full
+from toolkit.serving.failures import CancelledError, queue_full, unexpected
+from toolkit.serving.llm import DEFAULT_QUEUE_SIZE
 from toolkit.serving.prompt import check_size
 from toolkit.serving.remote import OWN, Dialect, RemoteDraft, RemoteTarget, tokenize
 from toolkit.serving.replies import ReplyBuilder
@@ -78,7 +79,7 @@ class TritonPythonModel:
                 self._check_logits(wanted)
                 self._check_guide(wanted)
             except SpectoolError as error:
-                sender.fail(str(error))
+                sender.fail(error)
                 continue
             if self._places.acquire(blocking=False):
                 self._requests.change(1)
@@ -97,7 +98,7 @@ class TritonPythonModel:
         try:
             self._generate(wanted, sender, arrived)
         except Exception as error:  # noqa: BLE001 - the client must hear of it, whatever it was
-            sender.fail(str(error) if isinstance(error, SpectoolError) else repr(error))
+            sender.fail(unexpected(error))
         finally:
             self._places.release()
             self._requests.change(-1)
@@ -105,7 +106,7 @@ class TritonPythonModel:
 
     def _generate(self, wanted: TextRequest, sender: ReplySender, arrived: float) -> None:
         if sender.cancelled():
-            sender.fail("cancelled")
+            sender.fail(CancelledError())
             return
         check_size(self._tokenizer, wanted.text, self._loop.max_seq_len)
         prompt = tokenize(wanted.text, wanted.max_tokens)
