@@ -126,7 +126,9 @@ class DraftLength(Section):
         (), description="Schedule: draft lengths by batch size, ascending."
     )
     step_times: tuple[StepTimeEntry, ...] = Field(
-        (), description="Throughput: measured steps, with draft_len 0 for every batch size."
+        (),
+        description="Throughput: measured steps, with draft_len 0 for every batch size; "
+        "tune --mode trace writes them.",
     )
     min_speed: float = Field(
         0.8,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from toolkit.measure.step_times import StepTimes
 from toolkit.recipe.load import dump_recipe
-from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry
+from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry, StepTimeEntry
 from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import Adaptive
 from toolkit.tuning.choose import overall
@@ -16,18 +17,27 @@ def tuned_recipe(
     recipe: Recipe,
     schedule: Sequence[tuple[int, int]] | None,
     adaptive: Adaptive | None = None,  # won against the schedule's only length
+    times: StepTimes | None = None,  # --mode trace: what policy throughput decides by
 ) -> Recipe:
-    """`recipe` with the draft length of each batch size; without a drafter where none pays."""
+    """`recipe` with the draft length of each batch size; without a drafter where none pays.
+
+    A recipe that asks for policy throughput keeps it, up to the longest draft that won.
+    """
     if schedule is None:
         return recipe
     longest = max(draft_len for _, draft_len in schedule)
     if longest == 0:
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
-        changes = {"max_draft_len": longest, "draft_length": _draft_length(schedule)}
-        if adaptive is not None:
+        asked, length = recipe.speculation.draft_length, _draft_length(schedule)
+        if asked.policy == "throughput":
+            length = asked
+        elif adaptive is not None:
+            longest = adaptive.max_draft_len
             length = DraftLength(policy="adaptive", min=adaptive.min_draft_len)
-            changes = {"max_draft_len": adaptive.max_draft_len, "draft_length": length}
+        known = asked.step_times if times is None else step_time_entries(times)
+        length = length.model_copy(update={"step_times": known})
+        changes = {"max_draft_len": longest, "draft_length": length}
         speculation = recipe.speculation.model_copy(update=changes)
     return recipe.model_copy(update={"speculation": speculation})
 
@@ -39,9 +49,26 @@ def _draft_length(schedule: Sequence[tuple[int, int]]) -> DraftLength:
     return DraftLength(policy="schedule", schedule=entries)
 
 
+def step_time_entries(times: StepTimes) -> tuple[StepTimeEntry, ...]:
+    """The measured points in milliseconds, half-way between the contexts that were timed."""
+    entries = []
+    for batch, drafted in sorted({(point.batch_size, point.drafted) for point in times.points}):
+        contexts = [point.context for point in times.points if point.batch_size == batch]
+        middle = (min(contexts) + max(contexts)) / 2
+        entry = StepTimeEntry(
+            batch=batch,
+            draft_len=drafted,
+            ms=round(times.at(batch, drafted, middle) / 1e6, 4),
+            draft_ms=round(times.draft_at(batch, drafted, middle) / 1e6, 4),
+        )
+        entries.append(entry)
+    return tuple(entries)
+
+
 def tuned_yaml(recipe: Recipe, results: Results) -> str:
     """YAML that `load_recipe` reads, under a comment that says what it rests on."""
-    tuned = tuned_recipe(recipe, results.schedule, results.adaptive)
+    times = results.trace.times if results.trace else None
+    tuned = tuned_recipe(recipe, results.schedule, results.adaptive, times)
     lines = [f"Tuned by spectool. {results.verdict}"]
     if not results.outcome.complete:
         lines.append(
@@ -56,5 +83,18 @@ def tuned_yaml(recipe: Recipe, results: Results) -> str:
             f"The drafter {recipe.speculation.drafter!r} gained nothing that was certain, so it is "
             "left out."
         )
+    if tuned.speculation.draft_length.step_times:
+        lines.append(_about_step_times(tuned.speculation.draft_length.policy))
     comment = "".join(f"# {line}\n" for line in lines)
     return comment + dump_recipe(tuned)
+
+
+def _about_step_times(policy: str) -> str:
+    if policy == "throughput":
+        return (
+            "policy: throughput is the recipe's own and was not compared; it decides by step_times."
+        )
+    return (
+        "step_times are for --set speculation.draft_length.policy=throughput, which gives each "
+        "request of a batch its own draft length; it was not compared with what stands here."
+    )
