@@ -10,8 +10,10 @@ from toolkit.speculation.sampling import (
     LazyProbabilities,
     Role,
     draw,
+    likeliest,
     most_likely,
     probabilities,
+    ranks,
     uniform,
     uniforms,
 )
@@ -152,3 +154,15 @@ def test_uniforms_with_another_key_are_unrelated(others):
 
 def test_the_largest_seed_and_position_work():
     assert 0.0 <= uniform(2**63 - 1, 2**31, Role.DRAFT) < 1.0
+
+
+@given(
+    st.lists(st.sampled_from([-np.inf, 0.0, 1.0, 2.0]), min_size=1, max_size=9), st.integers(1, 9)
+)
+def test_the_likeliest_come_in_order_and_of_equals_the_first(row, count):
+    logits = np.array(row, np.float32)
+    order = sorted(range(len(row)), key=lambda token: (-row[token], token))
+    assert likeliest(logits, count).tolist() == order[:count]
+    every = np.arange(len(row))
+    places = ranks(np.tile(logits, (len(row), 1)), every)
+    assert [order.index(token) for token in every] == places.tolist()

@@ -90,6 +90,54 @@ def test_draft_lengths_that_differ_by_batch_become_a_schedule(tmp_path):
     assert tuned.speculation.max_draft_len == 4
 
 
+TREE = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+HEADS = {"checkpoint": "org/heads"}
+
+
+@pytest.mark.parametrize(
+    ("speculation", "depth", "found"),
+    [
+        (
+            {"drafter": "medusa", "heads": HEADS, "max_draft_len": 63, "medusa_choices": TREE},
+            2,
+            {"max_draft_len": 4, "medusa_choices": TREE[:4]},
+        ),
+        (
+            {"drafter": "medusa", "heads": HEADS, "max_draft_len": 63, "medusa_choices": TREE},
+            5,
+            {"max_draft_len": 63, "medusa_choices": TREE},
+        ),
+        (
+            {"drafter": "eagle", "heads": HEADS, "num_eagle_layers": 3, "eagle_choices": TREE},
+            1,
+            {"max_draft_len": 2, "num_eagle_layers": 1, "eagle_choices": TREE[:2]},
+        ),
+        (
+            {"drafter": "eagle", "heads": HEADS, "eagle_use_dynamic_tree": True,
+             "eagle_dynamic_tree_max_top_k": 10},
+            2,
+            {"max_draft_len": 63, "num_eagle_layers": 2},
+        ),
+        (
+            {"drafter": "eagle3", "heads": HEADS, "max_draft_len": 6, "use_dynamic_tree": True,
+             "dynamic_tree_max_top_k": 4, "max_total_draft_tokens": 20},
+            2,
+            {"max_draft_len": 2, "max_total_draft_tokens": 8},
+        ),
+        ({"drafter": "lookahead"}, 2, {"max_ngram_size": 3, "max_draft_len": 1 + 13 * 2}),
+    ],
+)  # fmt: skip
+def test_how_deep_to_draft_is_told_in_each_drafters_words(tmp_path, speculation, depth, found):
+    backend = "pytorch" if speculation["drafter"] == "eagle3" else "tensorrt"
+    version = {"tensorrt_llm": "1.3.0rc24"} if backend == "pytorch" else {}
+    made = recipe(speculation=speculation, backend=backend, **version)
+    path = tmp_path / "tuned.yaml"
+    path.write_text(dump_recipe(tuned_recipe(made, [(1, depth)])))
+    options = load_recipe(str(path)).speculation.model_dump(mode="json")
+    for name, value in found.items():
+        assert (options[name]["choices"] if name.endswith("choices") else options[name]) == value
+
+
 def test_where_nothing_pays_the_tuned_recipe_decodes_plainly(tmp_path):
     path = tmp_path / "tuned.yaml"
     path.write_text(tuned_yaml(recipe(), results(LOSS)))

@@ -68,3 +68,10 @@ def test_nothing_is_said_where_nothing_pays_or_is_known():
 def test_json_has_pairs_for_keys_that_are_numbers():
     found = document(spellings(recipe(tensorrt_llm="1.2.1"), STEPS))
     assert found[0]["settings"]["draft_len_schedule"] == [[1, 4], [4, 2], [8, 0]]
+
+
+def test_an_engine_is_told_its_tree():
+    tree = [[0], [1], [0, 0], [0, 0, 0]]
+    speculation = {"drafter": "medusa", "heads": {"checkpoint": "o/h"}, "medusa_choices": tree}
+    found = spellings(recipe(backend="tensorrt", speculation=speculation), [(1, 2)])[1]
+    assert found.settings == {"max_draft_len": 3, "medusa_choices": tree[:3]}

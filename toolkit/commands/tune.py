@@ -283,6 +283,7 @@ class _Work:
         """Adaptive lengths against the best fixed ones, where they promise more."""
         from toolkit.commands.tune_place import log as say
         from toolkit.recipe.schema import DraftLength
+        from toolkit.registry import DRAFTERS
         from toolkit.speculation.draft_length import Adaptive
         from toolkit.tuning.adaptive import promising, try_out
         from toolkit.tuning.journal import Journal
@@ -290,8 +291,9 @@ class _Work:
 
         def loop(policy: Adaptive) -> Any:
             length = DraftLength(policy="adaptive", min=policy.min_draft_len)
-            changes = {"max_draft_len": policy.max_draft_len, "draft_length": length}
-            options = runtime.recipe.speculation.model_copy(update=changes)
+            options = runtime.recipe.speculation
+            depth = DRAFTERS[options.drafter].as_deep_as(options, policy.max_draft_len)
+            options = options.model_copy(update={**depth, "draft_length": length})
             recipe = runtime.recipe.model_copy(update={"speculation": options})
             return replace(runtime, recipe=recipe).loop(max_prefill_tokens=sys.maxsize)
 

@@ -25,7 +25,7 @@ def say(
     from toolkit.tuning.dialect_table import in_dialect, print_dialect
     from toolkit.tuning.results import document
     from toolkit.tuning.table import diagnosis_lines, gate_lines, print_tables
-    from toolkit.tuning.trace_table import print_trace_tables
+    from toolkit.tuning.trace_table import print_trace_tables, tree_line
 
     outcome = results.outcome
     if outcome.resumed:
@@ -47,6 +47,8 @@ def say(
         return
     if results.trace:
         print_trace_tables(results.trace, results.cells)
+        if trees := results.trace.trees:
+            print(f"{tree_line(trees)}\n")
     print_tables(results)
     if dialect is not None:
         print_dialect(dialect, results.cells)

@@ -255,6 +255,11 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
     def end(self, seq: int) -> None:
         """The sequence is over; forget it."""
 
+    @classmethod
+    def untraceable(cls, options: Speculation, greedy: bool) -> str | None:
+        """Why no reading of a text tells how its drafts would stand, in words."""
+        return None
+
     def trace(self, text: TracedText, depth: int) -> DraftTrace:
         """How often drafts of up to `depth` tokens would stand, from every start in `text`.
 

@@ -111,9 +111,22 @@ def likeliest(
 ) -> NDArray[np.int64]:  # [count] by falling logit, the first of equals first
     """The tokens with the largest logits."""
     count = min(count, len(logits))
-    top = np.argpartition(-logits, count - 1)[:count]
-    order: NDArray[np.int64] = top[np.lexsort((top, -logits[top]))]
-    return order
+    least = np.partition(logits, -count)[-count]
+    # Of those that tie for the last places argpartition would take any.
+    above, ties = np.flatnonzero(logits > least), np.flatnonzero(logits == least)
+    order = above[np.argsort(-logits[above], kind="stable")]
+    return np.concatenate([order, ties[: count - len(order)]])
+
+
+def ranks(
+    logits: Logits,  # [R, V]
+    tokens: NDArray[np.int64],  # [R]
+) -> NDArray[np.int64]:  # [R]
+    """The place of each row's token in `likeliest`."""
+    own = logits[np.arange(len(tokens)), tokens][:, None]
+    earlier = np.arange(logits.shape[1]) < tokens[:, None]
+    found: NDArray[np.int64] = ((logits > own) | ((logits == own) & earlier)).sum(axis=1)
+    return found
 
 
 def confidence(

@@ -59,6 +59,21 @@ class TensorrtSide:
         return None
 
     @classmethod
+    def with_tree(cls, options: Speculation, tree: Tree) -> Mapping[str, Any]:
+        """What changes in options that have a tree, to draft this one."""
+        return {}
+
+    @classmethod
+    def as_deep_as(cls, options: Speculation, depth: int) -> Mapping[str, Any]:
+        """What changes in the options, so that a verify step accepts at most so many drafts."""
+        if (tree := cls.tree(options)) is None:
+            return {"max_draft_len": depth}
+        kept = [path for path in tree.choices if len(path) <= depth]
+        if len(kept) == len(tree.choices):
+            return {}
+        return cls.with_tree(options, Tree.model_validate(kept))
+
+    @classmethod
     def decoding_config(cls, options: Speculation) -> Mapping[str, Any] | None:
         """Keywords of the executor's DecodingConfig; None: the engine itself does not draft.
 

@@ -15,8 +15,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from toolkit.speculation.trees import MAX_INDEX
+
 if TYPE_CHECKING:
     from toolkit.speculation.interfaces import SamplingParams
+
+
+UNRANKED = MAX_INDEX + 1
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class DraftTrace:
 
     accept: NDArray[np.float64]  # [N, D] P(depth d stands | all before it stood); 0 past the end
     offered: NDArray[np.int64]  # [N] tokens drafted there when D are asked for
+    # [N, D] the true token's rank for the drafter at each depth, after the true ones before it;
+    # UNRANKED: in no tree. None: the drafter draws no tree by rank.
+    ranks: NDArray[np.int64] | None = None
 
 
 def by_position(

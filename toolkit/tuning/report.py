@@ -11,7 +11,7 @@ from toolkit.optional import require
 from toolkit.tuning.figures import figures
 from toolkit.tuning.results import Results
 from toolkit.tuning.table import COLUMNS, rows
-from toolkit.tuning.trace_table import TRACE_COLUMNS, trace_rows
+from toolkit.tuning.trace_table import TRACE_COLUMNS, TREE_COLUMNS, trace_rows, tree_line, tree_rows
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif;
@@ -168,6 +168,14 @@ def _tables(results: Results) -> Iterable[str]:
                 '<p class="note">Over all prompts; the last three columns compare TPOT in ms over '
                 f"the confirming rounds alone.</p>{table}</section>"
             )
+    if results.trace and (trees := results.trace.trees):
+        yield (
+            "<section><h2>Trees</h2>"
+            '<p class="note">The best tree of each size, on the traced texts and on others: there, '
+            "each half of the texts is decoded with the tree that the other half chose.</p>"
+            f"{_table(TREE_COLUMNS, tree_rows(trees), 'numbers')}"
+            f"<pre>{escape(tree_line(trees))}</pre></section>"
+        )
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]], kind: str) -> str:

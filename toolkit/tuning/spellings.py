@@ -15,7 +15,9 @@ from toolkit.engine.llmapi.emit import draft_len_schedule
 from toolkit.engine.llmapi.profile import Profile
 from toolkit.engine.llmapi.profiles import profile
 from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry
+from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import batch_ranges
+from toolkit.speculation.trees import Tree
 
 Steps = Sequence[tuple[int, int]]  # (from this batch size on, draft length), 0: off
 
@@ -101,7 +103,12 @@ def _only_length(server: str, steps: Steps, why: str) -> Spelling:
 
 
 def _engines(recipe: Recipe, steps: Steps) -> Spelling:
-    settings: dict[str, Any] = {"max_draft_len": max(k for _, k in steps)}
+    options = recipe.speculation
+    depth = DRAFTERS[options.drafter].as_deep_as(options, max(k for _, k in steps))
+    settings: dict[str, Any] = {
+        name: value.lists() if isinstance(value, Tree) else value
+        for name, value in {"max_draft_len": options.max_draft_len, **depth}.items()
+    }
     off = next((batch for batch, length in steps if length == 0), None)
     told = f"num_draft_tokens: 0 with every request while {off} or more run" if off else ""
     note = "" if len(steps) == 1 else "engines have one length for all batch sizes"

@@ -124,7 +124,7 @@ def print_table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, ...
         pad_edge=False,
     )
     for name in heads:
-        left = name in ("domain", "")
+        left = name in ("domain", "tree", "")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for line in lines:
         style = {"best": "bold green", "off": "yellow"}.get(line[-1])

@@ -26,6 +26,7 @@ from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
+from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.teacher_forced import true_token_probs
@@ -38,6 +39,7 @@ from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.objective import gpus_of
 from toolkit.tuning.predict import Predictor, Traces
 from toolkit.tuning.summary import Cell
+from toolkit.tuning.trees import Trees, find_trees
 
 LARGEST_BATCH = 16  # of generating: beyond it a step takes longer with every request
 
@@ -68,6 +70,7 @@ class TraceReport:
     times: StepTimes
     log: Log | None = None
     trials: Sequence[Trial] = ()  # adaptive policies that were measured
+    trees: Trees | None = None
 
     def document(self, measured: Sequence[Cell]) -> dict[str, Any]:
         """For results.json."""
@@ -78,6 +81,7 @@ class TraceReport:
                 {**asdict(scored.policy), "cells": [asdict(cell) for cell in scored.cells]}
                 for scored in self.adaptive.values()
             ],
+            "trees": self.trees.to_json() if self.trees else None,
             "adaptive_trials": [trial.to_json() for trial in self.trials],
             "choices": [
                 {"batch_size": c.batch_size, "domain": c.domain, "verdict": c.verdict, "k": c.k}
@@ -122,11 +126,22 @@ def require_logits(runtime: Runtime) -> None:
         )
 
 
+def require_traceable(recipe: Recipe) -> None:
+    """Some drafters do what no reading of a text foresees."""
+    options = recipe.speculation
+    greedy = recipe.tune.sampling.temperature == 0
+    if reason := DRAFTERS[options.drafter].untraceable(options, greedy):
+        raise InputError(
+            f"drafter {options.drafter!r} has no trace: {reason}; measure it with tune --mode grid"
+        )
+
+
 def trace(
     recipe: Recipe, grid: Grid, runtime: Runtime, engine: Mapping[str, Any], store: Store,
     log: Log | None,
 ) -> Traced:  # fmt: skip
     """The texts and the drafter's trace of each."""
+    require_traceable(recipe)
     prompts = [prompt for found in grid.domains.values() for prompt in found]
     depth = max(grid.ks)
     started = time.monotonic()
@@ -311,4 +326,6 @@ def predict(
         )
     ]
     adaptive = score(predictor, grid.rounds(), grid.ks)
-    return TraceReport(cells, choices, adaptive, again, traced, times, log), confirm
+    wanted = recipe.tune.max_tokens - 1
+    trees = find_trees(recipe.speculation, traced.traces.values(), wanted)
+    return TraceReport(cells, choices, adaptive, again, traced, times, log, trees=trees), confirm

@@ -8,6 +8,7 @@ from toolkit.tuning.summary import Cell
 from toolkit.tuning.table import milliseconds, number, print_table
 from toolkit.tuning.trace_findings import tpot_error
 from toolkit.tuning.trace_mode import TraceReport, pairs
+from toolkit.tuning.trees import ScoredTree, Trees
 
 # The last three are over the confirming rounds alone.
 TRACE_COLUMNS = (
@@ -72,8 +73,32 @@ def _row(cell: Cell, domain: str, label: str, both: tuple[Cell, Cell] | None) ->
     )
 
 
+TREE_COLUMNS = ("tree", "nodes", "depth", "acceptance length", "of other texts", "")
+
+
+def tree_rows(trees: Trees) -> list[tuple[str, ...]]:
+    """By number of nodes, the recipe's own tree first."""
+    rows = [("recipe's", *_tree_row(trees.own), "")]
+    for place, tree in enumerate(trees.best):
+        first, last = "" if place else "best", "best" if tree is trees.same_size else ""
+        rows.append((first, *_tree_row(tree), last))
+    return rows
+
+
+def _tree_row(tree: ScoredTree) -> tuple[str, ...]:
+    lengths = (f"{length:.2f}" for length in (tree.acceptance_length, tree.expected))
+    return (str(len(tree.choices)), str(tree.depth), *lengths)
+
+
+def tree_line(trees: Trees) -> str:
+    """To paste into the recipe."""
+    return f"{trees.option}: {[list(path) for path in trees.same_size.choices]}"
+
+
 def print_trace_tables(report: TraceReport, measured: Sequence[Cell]) -> None:
     """What was predicted, before what was measured."""
     for batch in sorted({cell.batch_size for cell in report.predicted}):
         rows = [(*row, "") for row in trace_rows(report, measured, batch)]
         print_table(f"batch size {batch}, predicted for every k", (*_HEADS, ""), rows)
+    if report.trees:
+        print_table("trees, at any batch size", TREE_COLUMNS, tree_rows(report.trees))

@@ -29,7 +29,8 @@ def tuned_recipe(
     if longest == 0:
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
-        asked, length = recipe.speculation.draft_length, _draft_length(schedule)
+        options, length = recipe.speculation, _draft_length(schedule)
+        asked = options.draft_length
         if asked.policy == "throughput":
             length = asked
         elif adaptive is not None:
@@ -37,8 +38,8 @@ def tuned_recipe(
             length = DraftLength(policy="adaptive", min=adaptive.min_draft_len)
         known = asked.step_times if times is None else step_time_entries(times)
         length = length.model_copy(update={"step_times": known})
-        changes = {"max_draft_len": longest, "draft_length": length}
-        speculation = recipe.speculation.model_copy(update=changes)
+        depth = DRAFTERS[options.drafter].as_deep_as(options, longest)
+        speculation = options.model_copy(update={**depth, "draft_length": length})
     return recipe.model_copy(update={"speculation": speculation})
 
 

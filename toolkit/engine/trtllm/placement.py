@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from toolkit.engine.trtllm.command import engine_flags, release_of
 from toolkit.engine.trtllm.triton_parameters import GUIDED, parameter_problems
 from toolkit.recipe.schema import Recipe
+from toolkit.recipe.serving import EngineServing
 from toolkit.speculation.tensorrt import EXTERNAL, MODE
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -80,7 +81,7 @@ def serve_problems(recipe: Recipe) -> Iterator[Problem]:
     yield from _fast_logits(recipe)
     for role in models:
         yield from _gpus(recipe, role)
-    if serve.draft.model_fields_set and "draft" not in models:
+    if serve.draft != EngineServing() and "draft" not in models:
         yield (*_WHERE, "draft"), "this recipe has no draft engine; remove it"
     if external(recipe):
         yield from _external(recipe)

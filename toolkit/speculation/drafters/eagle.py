@@ -11,12 +11,15 @@ from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.speculation.drafters.engine_only import EngineOnlyDrafter
 from toolkit.speculation.drafters.feature_drafter import Branch, FeatureDrafter
-from toolkit.speculation.drafters.feature_trees import grow_dynamic, grow_fixed
+from toolkit.speculation.drafters.feature_trace import feature_ranks
+from toolkit.speculation.drafters.feature_trees import DYNAMIC, grow_dynamic, grow_fixed
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import LanguageModel, Proposal
 from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
-from toolkit.speculation.trees import Tree, fit_problems, is_chain
+from toolkit.speculation.trace import DraftTrace, TracedText
+from toolkit.speculation.tree_trace import tree_trace
+from toolkit.speculation.trees import Tree, fit_problems, is_chain, non_leaves
 
 MAX_BATCH_SIZE = 512
 MAX_DRAFT_LEN = 256
@@ -86,6 +89,25 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
         return grow_fixed(self._head, branches, tree.choices, self._target.vocab_size)
 
     @classmethod
+    def untraceable(cls, options: Speculation, greedy: bool) -> str | None:
+        assert isinstance(options, EagleSpeculation)
+        tree = options.fixed_tree
+        if tree is None:
+            return DYNAMIC
+        if not greedy and not is_chain(tree.choices):
+            return "it draws the children of its tree's nodes by chance unless decoding is greedy"
+        return None
+
+    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+        tree = self._options.fixed_tree
+        if tree is None or not text.sampling.greedy:
+            return super().trace(text, depth)
+        ranks = feature_ranks(self._head, self._target, text, depth)
+        # A chain goes on for as long as it is asked to.
+        chain = [(0,) * level for level in range(1, depth + 1)]
+        return tree_trace(ranks, chain if is_chain(tree.choices) else tree.choices, depth)
+
+    @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:
         assert isinstance(options, EagleSpeculation)
         return options.heads
@@ -138,6 +160,24 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
     def tree(cls, options: Speculation) -> Tree | None:
         assert isinstance(options, EagleSpeculation)
         return options.fixed_tree
+
+    @classmethod
+    def with_tree(cls, options: Speculation, tree: Tree) -> Mapping[str, Any]:
+        assert isinstance(options, EagleSpeculation)
+        inner = max(non_leaves(tree.choices).values(), default=1)
+        return {
+            "eagle_choices": tree,
+            "max_draft_len": len(tree.choices),
+            "num_eagle_layers": tree.depth,
+            "max_non_leaves_per_layer": max(inner, options.max_non_leaves_per_layer),
+        }
+
+    @classmethod
+    def as_deep_as(cls, options: Speculation, depth: int) -> Mapping[str, Any]:
+        assert isinstance(options, EagleSpeculation)
+        if options.eagle_use_dynamic_tree:
+            return {"num_eagle_layers": depth}
+        return super().as_deep_as(options, depth)
 
     @classmethod
     def decoding_config(cls, options: Speculation) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from toolkit.recipe.release import Version
 from toolkit.recipe.schema import HeadSource, Recipe, Speculation
 from toolkit.recipe.section import Section
 from toolkit.speculation.drafters.feature_drafter import Branch, FeatureDrafter
-from toolkit.speculation.drafters.feature_trees import grow_dynamic
+from toolkit.speculation.drafters.feature_trees import DYNAMIC, grow_dynamic
 from toolkit.speculation.drafters.llmapi_only import LlmApiOnlyDrafter
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import LanguageModel, Proposal
@@ -130,6 +130,19 @@ class Eagle3Drafter(FeatureDrafter, LlmApiOnlyDrafter):
         if self._tree is None:
             return super()._grow(branches)
         return grow_dynamic(self._head, branches, *self._tree)
+
+    @classmethod
+    def untraceable(cls, options: Speculation, greedy: bool) -> str | None:
+        assert isinstance(options, Eagle3Speculation)
+        return DYNAMIC if options.use_dynamic_tree else None
+
+    @classmethod
+    def as_deep_as(cls, options: Speculation, depth: int) -> Mapping[str, Any]:
+        assert isinstance(options, Eagle3Speculation)
+        nodes, top_k = options.max_total_draft_tokens, options.dynamic_tree_max_top_k
+        if nodes and top_k:  # a tree of that depth has no more and no fewer
+            nodes = min(max(nodes, depth), top_k * depth)
+        return {"max_draft_len": depth, "max_total_draft_tokens": nodes}
 
     @classmethod
     def captured_layers(cls, options: Speculation, layers: int) -> tuple[int, ...]:

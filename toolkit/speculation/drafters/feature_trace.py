@@ -7,13 +7,16 @@ the true pairs up to i and to the d - 1 before it on the same branch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import LanguageModel, SamplingParams, Step
 from toolkit.speculation.sampling import distribution
-from toolkit.speculation.trace import DraftTrace, TracedText, chance_to_stand
+from toolkit.speculation.trace import UNRANKED, DraftTrace, TracedText, chance_to_stand
+from toolkit.speculation.tree_trace import true_ranks
 
 _CHUNK = 128  # tokens of the target's reading
 _BLOCK = 64  # starts whose branches are fed together
@@ -23,10 +26,34 @@ def trace_features(
     head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
 ) -> DraftTrace:
     """P(a draft of depth d stands) for every start of `text`."""
+    starts = len(text.output) - 1
+    accept = np.zeros((starts, depth))
+    for start, d, logits, true in _branches(head, target, text, depth):
+        stands = _chances(head, logits, true, text.sampling)
+        if text.target_probs is not None:
+            after = start + 1 + d
+            stands = chance_to_stand(stands, text.target_probs[after : after + len(true)])
+        accept[start : start + len(true), d] = stands
+    return DraftTrace(accept, np.full(starts, depth, dtype=np.int64))
+
+
+def feature_ranks(
+    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
+) -> NDArray[np.int64]:  # [N, depth]
+    """Of the true token at every depth from every start, among what the head says there."""
+    found = np.full((len(text.output) - 1, depth), UNRANKED)
+    for start, d, logits, true in _branches(head, target, text, depth):
+        found[start : start + len(true), d] = true_ranks(logits, head.target_ids, true)
+    return found
+
+
+def _branches(
+    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
+) -> Iterator[tuple[int, int, NDArray[np.float32], NDArray[np.int64]]]:
+    """Block by block (first start, depth from 0, logits [S, D], true tokens [S])."""
     tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
     starts, before = len(text.output) - 1, len(text.prompt) - 1
     features = head.fuse(captured_states(target, tokens[:-2]))  # [before + starts, h]
-    accept = np.zeros((starts, depth))
     slot = head.open()
     try:
         read, start = 0, 0
@@ -34,24 +61,19 @@ def trace_features(
             # Pair i is (tokens[i + 1], features[i]); start s drafts after pair `before + s`.
             first = before + start
             if first > read:
-                true = Step(slot, tokens[read + 1 : first + 1], 0, features=features[read:first])
-                head.forward([true])
+                before_it = tokens[read + 1 : first + 1]
+                head.forward([Step(slot, before_it, 0, features=features[read:first])])
                 read = first
             room = max(1, head.max_seq_len - first)
             size = max(1, min(starts - start, room // depth, _BLOCK))
             block = _Block(tokens[first + 1 :], features[first : first + size], first)
             for d in range(min(depth, room)):
                 rows = block.deeper(head, slot)
-                true_tokens = tokens[first + 2 + d : first + 2 + d + size]
-                stands = _chances(head, rows[: len(true_tokens)], true_tokens, text.sampling)
-                if text.target_probs is not None:
-                    after = start + 1 + d
-                    stands = chance_to_stand(stands, text.target_probs[after : after + size])
-                accept[start : start + len(true_tokens), d] = stands
+                true = tokens[first + 2 + d : first + 2 + d + size]
+                yield start, d, rows[: len(true)], true
             start += size
     finally:
         head.close(slot)
-    return DraftTrace(accept, np.full(starts, depth, dtype=np.int64))
 
 
 class _Block:

@@ -29,6 +29,7 @@ from toolkit.speculation.token_tree import ancestors, children, parents_of
 from toolkit.speculation.trees import Choice
 
 _ROOT = -1
+DYNAMIC = "a dynamic tree is another one for every draft length"
 
 
 @dataclass(slots=True)

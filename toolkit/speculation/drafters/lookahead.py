@@ -150,6 +150,18 @@ class LookaheadDrafter(EngineOnlyDrafter):
     def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> LookaheadDrafter:
         return cls(*(getattr(options, name) for name in _FIELDS))
 
+    @classmethod
+    def untraceable(cls, options: Speculation, greedy: bool) -> str | None:
+        return "what it guesses depends on the verify steps before"
+
+    @classmethod
+    def as_deep_as(cls, options: Speculation, depth: int) -> Mapping[str, Any]:
+        window, _, verification = (getattr(options, name) for name in _FIELDS)
+        return {
+            "max_ngram_size": depth + 1,
+            "max_draft_len": lookahead_draft_len(window, depth + 1, verification),
+        }
+
     def begin(self, seq: int, prompt: Sequence[int]) -> None:
         pool = NGramPool(self._ngram, self._verification)
         pool.add_text(prompt)

@@ -18,8 +18,9 @@ from toolkit.speculation.interfaces import DraftRequest, LanguageModel, Proposal
 from toolkit.speculation.migration import EAGLE3_COSTS, NGRAM_COSTS
 from toolkit.speculation.sampling import confidence, likeliest
 from toolkit.speculation.tensorrt import MODE, FieldPath, FlagValue
-from toolkit.speculation.token_tree import children, parents_of
-from toolkit.speculation.trace import DraftTrace, TracedText
+from toolkit.speculation.token_tree import parents_of
+from toolkit.speculation.trace import UNRANKED, DraftTrace, TracedText
+from toolkit.speculation.tree_trace import tree_trace, true_ranks
 from toolkit.speculation.trees import Choice, Tree, fit_problems
 
 Choices = Sequence[Choice]
@@ -61,6 +62,7 @@ class MedusaDrafter(EngineOnlyDrafter):
     def __init__(self, heads: ParallelHeads, target: LanguageModel, choices: Choices) -> None:
         self._heads = heads
         self._target = target
+        self._choices = choices
         self._parents, self._places = parents_of(choices)
         self._states: dict[int, NDArray[np.float32]] = {}  # [H] after the last token read
 
@@ -95,28 +97,19 @@ class MedusaDrafter(EngineOnlyDrafter):
         self._states.pop(seq, None)
 
     def trace(self, text: TracedText, depth: int) -> DraftTrace:
-        """All heads in one pass over the text's states, then a walk down the tree from each.
-
-        A node stands where it is the true token, at any temperature: given that the target drew
-        y, a tree drafted without chance had accepted it exactly if y is among the children.
-        """
+        """All heads in one pass over the text's states: head d ranks the token d + 1 further on."""
         tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
         starts, first = len(text.output) - 1, len(text.prompt)
         states = captured_states(self._target, tokens[:-2])[first - 1 :]
-        accept = np.zeros((starts, depth))
-        logits = self._heads.logits(states)
-        request = DraftRequest(0, (), depth, text.sampling)
-        for start in range(starts):
-            tree, node = self._tree(request, logits[start]), -1
-            assert tree.parents is not None
-            for d, true in enumerate(tokens[first + start + 1 :][:depth].tolist()):
-                kids = children(tree.parents, node)
-                found = [kid for kid in kids if tree.tokens[kid] == true]
-                if not found:
-                    break
-                accept[start, d], node = 1.0, found[0]
-        offered = min(depth, logits.shape[1], max(depth for depth, _ in self._places))
-        return DraftTrace(accept, np.full(starts, offered, dtype=np.int64))
+        logits = self._heads.logits(states)  # [N, heads, D]
+        found = np.full((starts, depth), UNRANKED)
+        heads = min(depth, logits.shape[1], starts)
+        for d in range(heads):
+            true = tokens[first + 1 + d :]
+            found[: starts - d, d] = true_ranks(
+                logits[: starts - d, d], self._heads.target_ids, true
+            )
+        return tree_trace(found, self._choices, logits.shape[1])
 
     @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:
@@ -159,6 +152,10 @@ class MedusaDrafter(EngineOnlyDrafter):
     def tree(cls, options: Speculation) -> Tree:
         assert isinstance(options, MedusaSpeculation)
         return options.medusa_choices
+
+    @classmethod
+    def with_tree(cls, options: Speculation, tree: Tree) -> Mapping[str, Any]:
+        return {"medusa_choices": tree, "max_draft_len": len(tree.choices)}
 
     @classmethod
     def decoding_config(cls, options: Speculation) -> Mapping[str, Any]:
