@@ -73,6 +73,29 @@ def test_a_small_draft(spectool, recipe, prompts, tmp_path):
     assert ran.code == 0, ran.out + ran.err
 
 
+def test_a_small_draft_of_a_reduced_vocabulary(spectool, recipe, prompts, tmp_path):
+    words = ("distill", recipe, "--layers", "0,7", "--prompts", prompts, "-o", tmp_path / "out")
+    ran = spectool(*words, *SMALL, "--loss-vocab", 50)
+    assert ran.code == 2
+    assert "leave --loss-vocab out" in ran.err
+    ran = spectool(*words, *SMALL)
+    assert ran.code == 0, ran.err
+    using = tmp_path / "draft.yaml"
+    draft = "{drafter: draft_target, draft: {checkpoint: ./out}}"
+    using.write_text(recipe.read_text().replace("{drafter: ngram}", draft))
+    assert spectool("check", using).code == 0
+    ran = spectool("generate", using, "--prompt", "Tell topic 3.", "--max-tokens", 16, "--json")
+    assert ran.code == 0, ran.err
+    for backend in ("tensorrt", "pytorch"):
+        ran = spectool("check", using, "--set", f"backend={backend}")
+        assert ran.code == 2
+        assert "speculation.draft.checkpoint: says 100 of 259 tokens (lm_head_rows" in ran.err
+        assert "distill it again without --draft-vocab" in ran.err
+    ran = spectool("build", using, "--set", "backend=pytorch")
+    assert ran.code == 2
+    assert "says 100 of 259 tokens" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -199,6 +199,24 @@ class TestDraft:
             rtol=0.01,
         )
 
+    def test_a_reduced_vocabulary_is_rows_of_lm_head_and_a_map(self, target, splits, tmp_path):
+        run = fit(target, splits, tmp_path, "draft", vocab=60, layers=(0, 7), reduced=True)
+        write_head(run.kind, run.params, tmp_path)
+        found = DirectorySource(tmp_path, "draft")
+        assert found.config["lm_head_rows"] == 60
+        assert found.config["tie_word_embeddings"] is False
+        ids = np.arange(60) + np.asarray(found.read("d2t"))
+        assert ids.tolist() == run.kind.ids.tolist()
+        np.testing.assert_array_equal(found.read("lm_head.weight"), target.lm_head[ids].numpy())
+        assert found.tensors["model.embed_tokens.weight"].shape == target.embedding.shape
+
+    def test_of_all_tokens_it_is_an_ordinary_model(self, target, splits, tmp_path):
+        run = fit(target, splits, tmp_path, "draft", vocab=None, layers=(0, 7), reduced=True)
+        write_head(run.kind, run.params, tmp_path)
+        found = DirectorySource(tmp_path, "draft")
+        assert "d2t" not in found.tensors
+        assert "lm_head_rows" not in found.config
+
     @pytest.mark.parametrize(
         ("layers", "said"),
         [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.interfaces import DEFAULT_CACHE, CacheOptions, LoadingBackend
 from toolkit.checkpoint.drafts.eagle3 import Eagle3Form
-from toolkit.checkpoint.drafts.kinds import refuse_head_as_model
+from toolkit.checkpoint.drafts.kinds import reduced_vocabulary_problem, refuse_head_as_model
 from toolkit.checkpoint.drafts.target import target_facts
 from toolkit.checkpoint.drafts.write import PREPARED_VERSION, prepare_eagle3
 from toolkit.checkpoint.hashes import content_hashes
@@ -23,6 +23,7 @@ from toolkit.engine.llmapi.deployment import (
 )
 from toolkit.engine.llmapi.notes import recipe_notes
 from toolkit.engine.llmapi.profiles import RELEASES
+from toolkit.errors import CheckpointError
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import EngineLimits, HeadSource, ModelSpec, Recipe
 from toolkit.registry import DRAFTERS
@@ -148,7 +149,7 @@ class PytorchBackend(LoadingBackend):
 
     @staticmethod
     def write_deployment(recipe: Recipe, draft: Path | None, out: Path) -> None:
-        _refuse_head_as_model(recipe)
+        _refuse_draft(recipe)
         write_deployment(recipe, out, draft)
 
     def open(
@@ -176,13 +177,15 @@ def _head(recipe: Recipe) -> HeadSource | None:
     return draft.source if draft and draft.kind == "eagle3" else None
 
 
-def _refuse_head_as_model(recipe: Recipe) -> None:
+def _refuse_draft(recipe: Recipe) -> None:
     """A draft model is not converted, so nothing else would look at one that is on this disk."""
     draft = DRAFTERS[recipe.speculation.drafter].llmapi_draft(recipe.speculation)
     if draft is None or draft.kind == "eagle3":
         return
-    if small_files_here(draft.source.checkpoint, draft.source.revision):
+    if found := small_files_here(draft.source.checkpoint, draft.source.revision):
         refuse_head_as_model(draft.source.checkpoint, draft.source.revision, offline=True)
+        if problem := reduced_vocabulary_problem(found.config):
+            raise CheckpointError(draft.source.checkpoint, [problem])
 
 
 def _release(recipe: Recipe) -> Release:

@@ -59,6 +59,7 @@ def sizes(config: Mapping[str, Any]) -> dict[str, int]:
     head = int(config["head_size"])
     return {
         "vocab": int(config["vocab_size"]),
+        "said": int(config.get("lm_head_rows") or config["vocab_size"]),
         "hidden": int(config["hidden_size"]),
         "intermediate": int(config["intermediate_size"]),
         "head": head,
@@ -136,6 +137,11 @@ def _wrong_values(
     window = values.get("sliding_window") if "sliding_window" in family.fields else None
     if window is not None and not is_size(window):
         problems.append(f"config.json: sliding_window is {window!r}, expected a positive integer")
+    said, vocab = values.get("lm_head_rows"), values.get("vocab_size")
+    if said is not None and not (is_size(said) and is_size(vocab) and said < vocab):
+        problems.append(
+            f"config.json: lm_head_rows is {said!r}, expected a number below vocab_size {vocab!r}"
+        )
     for key, kind in {"hidden_act": str, "tie_word_embeddings": bool}.items():
         if not isinstance(values[key], kind):
             problems.append(f"config.json: {key} is {values[key]!r}, expected {kind.__name__}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.config import checkpoint_config, family_of, sizes
+from toolkit.checkpoint.drafts.vocabulary import vocabulary_problems
 from toolkit.checkpoint.families.family import Family, Place
 from toolkit.checkpoint.fp8 import FLOAT8, Float8Source
 from toolkit.checkpoint.interfaces import Source
@@ -52,6 +53,10 @@ class _Wanted:
     def source(self) -> str:
         return self.pattern.replace("{i}", str(self.layer))
 
+    @property
+    def part(self) -> Part:
+        return Part(self.source, self.place, self.shape, dtype=self.place.dtype)
+
 
 def placed(
     source: Source, family: Family, config: Mapping[str, Any], spec: ModelSpec
@@ -63,15 +68,17 @@ def placed(
     for wanted in _wanted_of(source.config, family, config, spec):
         if problem := _problem(source, wanted, dtypes):
             _note(problems, wanted.pattern, wanted.layer, problem)
-        part = Part(wanted.source, wanted.place, wanted.shape)
-        tensors.setdefault(wanted.name, []).append(part)
+        tensors.setdefault(wanted.name, []).append(wanted.part)
     total = source.config["num_hidden_layers"]
     for name in source.tensors:
         pattern, layer = _pattern(name)
         if not _is_known(pattern, layer, family, config, total):
             _note(problems, pattern, layer, "unexpected; this architecture has no such tensor")
-    if problems:
-        raise CheckpointError(source.name, [_say(*key, at) for key, at in problems.items()])
+    found = [_say(*key, at) for key, at in problems.items()]
+    if not found and config.get("lm_head_rows"):
+        found = vocabulary_problems(source, config["lm_head_rows"], config["vocab_size"])
+    if found:
+        raise CheckpointError(source.name, found)
     return source.scaled(tensors) if isinstance(source, Float8Source) else tensors
 
 
@@ -81,8 +88,7 @@ def expected(
     """The same from config.json alone, for weights that are not here: nothing is checked."""
     tensors: dict[str, list[Part]] = {}
     for wanted in _wanted_of(source_config, family, config, spec):
-        part = Part(wanted.source, wanted.place, wanted.shape)
-        tensors.setdefault(wanted.name, []).append(part)
+        tensors.setdefault(wanted.name, []).append(wanted.part)
     return tensors
 
 
@@ -102,7 +108,7 @@ def _wanted(
     table = [
         (pattern, place, tuple(words[word] for word in place.shape))
         for pattern, place in family.weights.items()
-        if place is not None and not (place.when and not config[place.when])
+        if place is not None and not (place.when and not config.get(place.when))
     ]
     inside = [row for row in table if "{i}" in row[0]]
     outside = [row for row in table if "{i}" not in row[0]]
@@ -125,6 +131,8 @@ def _problem(source: Source, wanted: _Wanted, dtypes: Sequence[str]) -> str | No
         return f"missing; expected shape {list(wanted.shape)}"
     if found.shape != wanted.shape:
         return f"has shape {list(found.shape)}, expected {list(wanted.shape)} by config.json"
+    if wanted.place.dtype:
+        return None  # whoever knows what the integers mean looks at them
     if found.dtype not in dtypes:
         return f"has dtype {found.dtype}, expected one of {', '.join(dtypes)}"
     return None
@@ -162,4 +170,4 @@ def _is_known(
     if layer is not None and layer >= layers:
         return False
     place = family.weights[pattern]
-    return place is None or not place.when or bool(config[place.when])
+    return place is None or not place.when or bool(config.get(place.when))

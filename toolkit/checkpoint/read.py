@@ -22,6 +22,7 @@ _LAYER = re.compile(r"^transformer\.layers\.(\d+)\.")
 # What quantisation changes: matrices of the layers.
 MATRIX = re.compile(r"\.(qkv|dense|fc|gate|proj)\.weight$")
 EMBEDDING, LM_HEAD = "transformer.vocab_embedding.weight", "lm_head.weight"
+D2T = "d2t"  # of a model that says some tokens only
 FLOATS = ("float16", "bfloat16", "float32")
 
 
@@ -48,7 +49,7 @@ class Checkpoint:
         self._first_layer = self._count_layers()
         self._parts: dict[str, list[Place]] = {}
         for place in self._family.weights.values():
-            if place and (not place.when or self.config[place.when]):
+            if place and (not place.when or self.config.get(place.when)):
                 self._parts.setdefault(place.name, []).append(place)
 
     def names(self) -> Iterator[str]:
@@ -90,7 +91,10 @@ class Checkpoint:
 
     def _empty(self, place: Place) -> NDArray[Any]:
         words = sizes(self.config)
-        return np.empty([words[word] for word in place.shape], np.dtype(self.config["dtype"]))
+        return np.empty([words[word] for word in place.shape], self._dtype(place))
+
+    def _dtype(self, place: Place) -> np.dtype[Any]:
+        return np.dtype(place.dtype or self.config["dtype"])
 
     def _fill(
         self, whole: list[NDArray[Any]], places: list[Place], rank: int, held: NDArray[Any]
@@ -140,11 +144,12 @@ class Checkpoint:
             mine = shard(split, full, self._tp, index % self._tp, kv_heads=kv_heads)
             rows += mine.rows
             shape = (rows, mine.right - mine.left)[: len(full)]
-        if span.shape == shape and span.dtype == np.dtype(self.config["dtype"]):
+        dtype = self._dtype(places[0])
+        if span.shape == shape and span.dtype == dtype:
             return None
         return (
             f"{local}: {span.dtype.name} {list(span.shape)}, expected "
-            f"{self.config['dtype']} {list(shape)} by config.json"
+            f"{dtype.name} {list(shape)} by config.json"
         )
 
     def _locate(self, name: str) -> tuple[int, str]:

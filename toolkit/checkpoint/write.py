@@ -180,6 +180,8 @@ def _cast(part: Part, block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]
     """The block in the checkpoint's dtype, rounded to nearest even; same dtype: the same bytes."""
     if block.dtype == dtype and not part.place.add:
         return block
+    if dtype.kind == "i":
+        return block.astype(dtype)
     wide = block if block.dtype == np.float64 else block.astype(np.float32)
     if part.place.add:
         wide = wide + wide.dtype.type(part.place.add)

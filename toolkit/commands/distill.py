@@ -41,6 +41,14 @@ def distill(
     learning_rate: shared.LearningRate = 3e-4,
     eval_minutes: shared.EvalMinutes = 4.0,
     patience: shared.Patience = 8,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-vocab",
+            min=1,
+            help="Say the most frequent tokens only: faster drafts, on backend cpu; default: all.",
+        ),
+    ] = None,
     loss_vocab: Annotated[
         int | None,
         typer.Option("--loss-vocab", min=1, help="Learn on the most frequent tokens; faster."),
@@ -57,7 +65,8 @@ def distill(
     """Teach some layers of RECIPE's target to say what the whole target says.
 
     The result is a Hugging Face checkpoint with the target's tokenizer: use it as
-    `speculation: {drafter: draft_target, draft: {checkpoint: DIR}}`.
+    `speculation: {drafter: draft_target, draft: {checkpoint: DIR}}`. With --draft-vocab it drafts
+    no other tokens than those (outputs do not change), and backend cpu alone reads it.
     """
     from toolkit.recipe.load import load_recipe
     from toolkit.store import open_store
@@ -71,6 +80,10 @@ def distill(
     if not chosen:
         raise InputError(
             f"{parsed.name}: which layers? Give --layers, or a draft with `layers` in the recipe"
+        )
+    if draft_vocab and loss_vocab:
+        raise InputError(
+            "--draft-vocab and --loss-vocab: a draft learns what it can say; leave --loss-vocab out"
         )
     result = shared.run(
         DraftModel,
@@ -88,7 +101,12 @@ def distill(
             batch=generate_batch,
             seed=seed,
         ),
-        HeadOptions(draft_vocab=loss_vocab, layers=chosen, seed=seed),
+        HeadOptions(
+            draft_vocab=draft_vocab or loss_vocab,
+            reduced=draft_vocab is not None,
+            layers=chosen,
+            seed=seed,
+        ),
         FitOptions(
             minutes=minutes,
             max_steps=steps,

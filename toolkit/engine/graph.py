@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.checkpoint.read import D2T
 from toolkit.engine.settings import DecoderSettings
 from toolkit.engine.weights import Weights
 
@@ -64,8 +65,19 @@ class DecoderGraph:
         # Only the wanted rows are worth the vocabulary matrix.
         final = op.gather(states[-1], self.rows, self.zero)  # [R, H]
         logits = op.matmul(final, self.weights.lm_head(embedding), False, True)  # [R, V]
+        if D2T in self.weights:
+            logits = self._spread(logits)
         hidden = op.concat([states[i] for i in self.captured or (len(states) - 1,)], 1)
         return self._whole(logits, hidden)
+
+    def _spread(self, logits: Any) -> Any:
+        """[R, D] of a model that says D of the V tokens -> [R, V]: the others' chance is zero."""
+        op, ids = self.op, self.weights.said_ids()
+        place = np.full(self.settings.vocab_size, len(ids), np.int64)
+        place[ids] = np.arange(len(ids))
+        never = self._scalar(-np.inf)
+        padded = op.pad(logits, self._ints(0, 0), self._ints(0, 1), "constant", never)
+        return op.gather(padded, op.constant(place), op.constant(np.int64(1)))
 
     def _whole(self, logits: Any, hidden: Any, *more_inputs: Any) -> Any:
         """The model of these two outputs."""

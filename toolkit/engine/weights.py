@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.checkpoint.read import EMBEDDING, LM_HEAD
+from toolkit.checkpoint.read import D2T, EMBEDDING, LM_HEAD
 
 
 class Tensors(Protocol):
@@ -44,13 +44,18 @@ class Weights:
         return self._float(self._checkpoint.tensor(EMBEDDING))
 
     def lm_head(self, embedding: Any) -> Any:
-        """[V, H]; the embedding's own constant when both hold the same bytes."""
+        """[V or D, H]; the embedding's own constant when both hold the same bytes."""
         matrix = self._checkpoint.tensor(LM_HEAD)
         shared = self._checkpoint.tensor(EMBEDDING)
         same = matrix.shape == shared.shape and matrix.dtype == shared.dtype
         if embedding is not None and same and np.array_equal(_bits(matrix), _bits(shared)):
             return embedding
         return self._float(matrix)
+
+    def said_ids(self) -> NDArray[np.int64]:
+        """[D]: the token of each row of lm_head, where it has fewer than V."""
+        ids: NDArray[np.int64] = self._checkpoint.tensor(D2T)
+        return ids + np.arange(len(ids))
 
     def linear(self, name: str, rows: slice) -> Any:
         """[out, in] of one projection."""

@@ -3,6 +3,10 @@
 Embedding, last norm and lm_head are the target's; the layers that are left learn to bridge those
 that were taken out. Written as a Hugging Face checkpoint with the target's tokenizer, which every
 backend converts like any other model.
+
+In a small model of a large vocabulary, lm_head is most of the work of a draft token. With a reduced
+vocabulary it has the rows of the most frequent tokens only, and `d2t` says which: see
+checkpoint/drafts/vocabulary.py. Backend cpu alone reads such a model.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.errors import InputError
 from toolkit.training.batches import Batch
 from toolkit.training.decoder import Rotary, attend, heads, linear, mlp, rms_norm
-from toolkit.training.head import HeadKind, settings_config
+from toolkit.training.head import HeadKind, d2t, settings_config
 
 if TYPE_CHECKING:
     import torch
@@ -83,12 +87,20 @@ class DraftModel(HeadKind):
         return self.teacher
 
     def files(self, params: Params) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        import torch
+
         target = self.target
         tied = bool(target.embedding.data_ptr() == target.lm_head.data_ptr()) or bool(
             (target.embedding == target.lm_head).all()
         )
         tensors = {**params, "model.embed_tokens.weight": target.embedding}
-        if not tied:
+        said: dict[str, Any] = {}
+        ids = self.ids.cpu()
+        if self.options.reduced and len(ids) < len(target.lm_head):
+            tied, said = False, {"lm_head_rows": len(ids)}
+            tensors["lm_head.weight"] = target.lm_head[ids]
+            tensors["d2t"] = torch.from_numpy(d2t(ids.numpy()))
+        elif not tied:
             tensors["lm_head.weight"] = target.lm_head
         config = settings_config(
             self,
@@ -96,5 +108,6 @@ class DraftModel(HeadKind):
             tie_word_embeddings=tied,
             bos_token_id=target.config.get("bos_token_id"),
             eos_token_id=target.config.get("eos_token_id"),
+            **said,
         )
         return tensors, {key: value for key, value in config.items() if value is not None}

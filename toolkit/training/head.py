@@ -32,6 +32,7 @@ class HeadOptions:
     heads: int | None = None  # Medusa: how many; None: 4, or as the head that it begins from
     head_layers: int | None = None  # Medusa: residual layers of each; None: 1, or as that head
     layers: tuple[int, ...] = ()  # a draft model: which of the target's
+    reduced: bool = False  # a draft model: it says the tokens of `draft_vocab` only
     layer_names: str = "midlayer."  # EAGLE-3: midlayer. or layers.0.
     full_lm_head: bool = False  # Medusa: write a matrix over the whole vocabulary for each head
     seed: int = 0

@@ -11,6 +11,7 @@ import numpy as np
 
 from toolkit.checkpoint.read import EMBEDDING, LM_HEAD, Checkpoint
 from toolkit.engine.settings import DecoderSettings, decoder_settings
+from toolkit.errors import CheckpointError
 from toolkit.optional import require
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ def read_target(checkpoint_dir: Path) -> Target:
     """The matrices that every head needs, in float32."""
     require("torch", extra="train", why="training")
     checkpoint = Checkpoint(checkpoint_dir)
+    if checkpoint.config.get("lm_head_rows"):
+        raise CheckpointError(
+            str(checkpoint_dir),
+            ["says some of its tokens only (lm_head_rows): train for the whole model it came from"],
+        )
     settings = decoder_settings(checkpoint.config, str(checkpoint_dir))
     return Target(
         settings=settings,

@@ -54,8 +54,22 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
+def reduced_vocabulary_problem(config: Mapping[str, Any]) -> str | None:
+    """Why TensorRT-LLM cannot run this model, where its lm_head says some tokens only."""
+    said = config.get("lm_head_rows")
+    if said is None:
+        return None
+    return (
+        f"says {said} of {config.get('vocab_size')} tokens (lm_head_rows and d2t), and "
+        "TensorRT-LLM's models have no such map; use backend: cpu, or distill it again without "
+        "--draft-vocab"
+    )
+
+
 def eagle3_signs(config: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
     """What shows that this is an EAGLE-3 head; empty when nothing does."""
+    if config.get("lm_head_rows") is not None:
+        return []  # a whole model with a reduced vocabulary has d2t too
     signs = []
     if config.get("speculators_model_type") == "eagle3":
         signs.append("speculators_model_type eagle3")

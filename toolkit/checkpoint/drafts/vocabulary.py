@@ -1,7 +1,10 @@
-"""The two maps between an EAGLE-3 head's reduced vocabulary and its target's.
+"""The two maps between a reduced vocabulary and the target's: an EAGLE-3 head's, or a draft's.
 
 d2t [D]  target id = draft id + d2t[draft id]
 t2d [V]  true for the D target ids that the head can draft; TensorRT-LLM does not read it
+
+A draft model has d2t where its lm_head has fewer rows than its embedding (`lm_head_rows` in its
+config.json): it reads all of the target's tokens and says D of them.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Place:
     split: Split = "whole"
     add: float = 0.0  # added to every value
     when: str | None = None  # only if config.json has this key and it is true
+    dtype: str | None = None  # in the checkpoint, where that is not config.json's
     tied_to: str | None = None  # the Hugging Face tensor to copy when embeddings are tied
     first: bool = False  # outside the layers: on the first pipeline stage instead of the last
 

@@ -45,10 +45,12 @@ DECODER: dict[str, Place | None] = {
     "model.norm.weight": Place(name="transformer.ln_f.weight", shape=("hidden",)),
     "lm_head.weight": Place(
         name="lm_head.weight",
-        shape=("vocab", "hidden"),
+        shape=("said", "hidden"),
         split="vocab",
         tied_to="model.embed_tokens.weight",
     ),
+    # Of a draft that says some tokens only, as EAGLE-3 has it: see drafts/vocabulary.py.
+    "d2t": Place(name="d2t", shape=("said",), when="lm_head_rows", dtype="int64"),
     _HF + "self_attn.rotary_emb.inv_freq": None,
     "model.rotary_emb.inv_freq": None,
 }
@@ -87,6 +89,7 @@ DEFAULTS: dict[str, Any] = {
     "rope_theta": 10000.0,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
+    "lm_head_rows": None,
     "attention_bias": False,
     "mlp_bias": False,
 }
@@ -111,6 +114,8 @@ LLAMA = Family(
         "attn_bias": "attention_bias",
         "mlp_bias": "mlp_bias",
         "tie_word_embeddings": "tie_word_embeddings",
+        # Not a key of TensorRT-LLM's, which refuses such a model before it is built.
+        "lm_head_rows": "lm_head_rows",
     },
     constants={
         "qk_layernorm": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from toolkit.checkpoint.drafts.kinds import reduced_vocabulary_problem
 from toolkit.checkpoint.source import kind_of
 from toolkit.engine.llmapi.config_rules import judge
 from toolkit.engine.llmapi.emit import (
@@ -73,6 +74,9 @@ def model_problems(
     drafter, found = DRAFTERS[recipe.speculation.drafter], []
     if target is not None:
         found += list(drafter.llmapi_model_problems(recipe, number_of(recipe), target))
+    for path, config in {("target",): target, ("speculation", "draft"): draft}.items():
+        if config and (problem := reduced_vocabulary_problem(config)):
+            found.append(((*path, "checkpoint"), problem))
     if draft is not None:
         found += list(drafter.llmapi_draft_problems(recipe.speculation, draft))
     return found

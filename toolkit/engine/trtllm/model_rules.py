@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.checkpoint.drafts.kinds import reduced_vocabulary_problem
 from toolkit.engine.trtllm.case import Case, Problem
 from toolkit.engine.trtllm.gpus import shown
 from toolkit.registry import DRAFTERS, FAMILIES
@@ -113,4 +114,9 @@ def _draft_len(case: Case) -> Iterator[Problem]:
         )
 
 
-MODEL_RULES = (_draft_len, _quantized_target, _pipeline, _gpu, _architecture, _heads)
+def _vocabulary(case: Case) -> Iterator[Problem]:
+    if problem := reduced_vocabulary_problem(case.pretrained):
+        yield (*case.where, "checkpoint"), problem
+
+
+MODEL_RULES = (_draft_len, _vocabulary, _quantized_target, _pipeline, _gpu, _architecture, _heads)
