@@ -55,9 +55,8 @@ class Runtime:
         max_prefill_tokens: int | None = None,
     ) -> GenerationLoop:
         """A new loop. draft_len 0: plain decoding; None: the recipe's policy."""
-        policy = (
-            draft_length_policy(self.recipe.speculation) if draft_len is None else Fixed(draft_len)
-        )
+        options = self.recipe.speculation
+        policy = draft_length_policy(options) if draft_len is None else Fixed(draft_len)
         drafter = None if draft_len == 0 else self.drafter()
         reading = {} if max_prefill_tokens is None else {"max_prefill_tokens": max_prefill_tokens}
         return SpeculativeLoop(
@@ -65,6 +64,7 @@ class Runtime:
             drafter,
             policy,
             decode=self.tokenizer.decode,
+            posterior_threshold=DRAFTERS[options.drafter].posterior_threshold(options),
             **reading,
         )
 

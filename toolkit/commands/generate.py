@@ -108,6 +108,8 @@ def generate(
         return
     print(flush=True)
     typer.echo(_statistics(request, output), err=True)
+    if lossy := _lossy(runtime, request, output):
+        typer.echo(lossy, err=True)
     if spoken:
         typer.echo(", ".join(f"{name} {_shown(value)}" for name, value in spoken.items()), err=True)
 
@@ -210,6 +212,14 @@ def _statistics(request: Request, output: Output) -> str:
     return line if request.sampling.greedy else f"{line}\nseed {request.sampling.seed}"
 
 
+def _lossy(runtime: Runtime, request: Request, output: Output) -> str | None:
+    """What to say of a text that drafts have changed, by choice of the recipe."""
+    from toolkit.speculation.typical import lossy
+
+    drafted = output.stats.draft_tokens and not request.sampling.greedy
+    return lossy(runtime.recipe.speculation) if drafted else None
+
+
 def _document(runtime: Runtime, request: Request, output: Output, text: str) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -219,6 +229,7 @@ def _document(runtime: Runtime, request: Request, output: Output, text: str) -> 
         "text": text,
         "tokens": output.tokens,
         "finish_reason": output.finish_reason,
+        "lossy": _lossy(runtime, request, output),
         "prompt_tokens": len(request.prompt),
         "sampling": asdict(request.sampling),
         "stats": _counts(output.stats),

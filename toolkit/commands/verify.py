@@ -127,7 +127,8 @@ def verify(
     texts part, the logits there tell a numerical tie of the dtype from a bug; with
     `--set target.dtype=float32` nothing should part at all. sampled: many texts of few prompts at
     a temperature, plain against plain and against speculation, by a permutation test. json,
-    choice: is as much valid JSON, and are as many of 48 questions answered right?
+    choice: is as much valid JSON, and are as many of 48 questions answered right? A recipe that
+    chose typical acceptance is lossy by choice and does not pass `sampled`.
     """
     from toolkit.commands.junit import write_checks
     from toolkit.commands.verify_text import describe, document
@@ -135,6 +136,7 @@ def verify(
     from toolkit.measure.verification import run
     from toolkit.measure.verify_plan import Wishes, parse_checks
     from toolkit.progress import progress
+    from toolkit.speculation.typical import lossy
 
     if dialect is not None:
         known_dialect(dialect)
@@ -151,7 +153,7 @@ def verify(
         seed=seed,
         alpha=alpha,
     )
-    served = "://" in recipe
+    served, chosen = "://" in recipe, None
     _refuse_options(served, {"--plain": plain, "--model": model}, override, threads)
     sources = {Path(name).stem: name for name in prompt_sets or ()}
     if served:
@@ -161,8 +163,9 @@ def verify(
         runtime = runtime_of(recipe, override or (), store, offline=offline, threads=threads)
         subject, plan = _of_recipe(runtime, wishes, k, batch, sources)
         asked = k or runtime.recipe.speculation.max_draft_len
+        chosen = lossy(runtime.recipe.speculation)
     with progress("verify", total=plan.answers) as bar:
-        found = run(subject, plan, advance=bar.advance, starting=bar.describe)
+        found = run(subject, plan, advance=bar.advance, starting=bar.describe, lossy=chosen)
     if junit is not None:
         write_checks(junit, f"spectool verify {recipe}", found.checks)
     spoken = (dialect, asked or 0) if dialect else None

@@ -32,6 +32,7 @@ class SampledReport:
     control: TwoSample
     compared: TwoSample
     counts: Counts | None  # None: the server does not tell
+    lossy: str | None = None  # by choice, and what to say about it
 
     @property
     def varied(self) -> bool:
@@ -44,7 +45,8 @@ class SampledReport:
 
     @property
     def passed(self) -> bool:
-        return self.tested and not self.control.differ and not self.compared.differ
+        same = not self.control.differ and not self.compared.differ
+        return self.tested and same and self.lossy is None
 
     def conclusion(self) -> str:
         """One sentence for people."""
@@ -64,10 +66,11 @@ class SampledReport:
         if self.compared.differ:
             return (
                 f"speculation changes the distribution {at} (p = {self.compared.p_value:.2g}, "
-                f"false alarms {self.compared.alpha:.2g}): this is a bug"
+                f"false alarms {self.compared.alpha:.2g}): {self.lossy or 'this is a bug'}"
             )
         texts = " against ".join(map(str, self.compared.texts))
-        return f"no difference {at}: {texts} texts, p = {self.compared.p_value:.2g}"
+        found = f"no difference {at}: {texts} texts, p = {self.compared.p_value:.2g}"
+        return f"{found}, too few to show it: {self.lossy}" if self.lossy else found
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +81,7 @@ class SampledReport:
             "samples": self.samples,
             "length": self.length,
             "unit": self.unit,
+            "lossy": self.lossy,
             "control": _described(self.control),
             "compared": _described(self.compared),
         }
@@ -100,8 +104,12 @@ def check_sampled(
     samples: int,
     alpha: float,  # of both comparisons together
     advance: Advance = no_advance,
+    lossy: str | None = None,
 ) -> SampledReport:
-    """Sample every question `samples` times plainly, with speculation, and plainly again."""
+    """Sample every question `samples` times plainly, with speculation, and plainly again.
+
+    What is `lossy` by choice does not pass, whether so many samples show it or not.
+    """
 
     def sample(side: str, speculate: bool) -> list[list[Answer]]:
         asked = [_seeded(q, side, number) for q in questions for number in range(samples)]
@@ -125,6 +133,7 @@ def check_sampled(
         control=compare(_groups(before, after), length=length, alpha=alpha / 2, seed=seed),
         compared=compare(_groups(plain, speculative), length=length, alpha=alpha / 2, seed=seed),
         counts=sum((c for c in counts if c), Counts()) if any(counts) else None,
+        lossy=lossy,
     )
 
 

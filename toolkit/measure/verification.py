@@ -65,6 +65,7 @@ class Verification:
 
     checks: tuple[Check, ...]
     alpha: float
+    lossy: str | None = None  # by choice of the recipe, and what to say about it
 
     @property
     def passed(self) -> bool:
@@ -75,13 +76,17 @@ class Verification:
         wrong = [check for check in self.checks if not check.passed]
         if not wrong:
             names = ", ".join(check.name for check in self.checks)
-            return f"lossless: {names} passed (false-alarm rate {self.alpha:g})"
+            passed = f"{names} passed (false-alarm rate {self.alpha:g})"
+            return f"{passed}; when sampling, {self.lossy}" if self.lossy else f"lossless: {passed}"
+        if self.lossy and self.lossy in wrong[0].conclusion():
+            return f"lossy by choice: {wrong[0].conclusion()}"
         return f"failed: {wrong[0].name}: {wrong[0].conclusion()}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "passed": self.passed,
+            "lossy": self.lossy,
             "conclusion": self.conclusion(),
             "false_alarm_rate": self.alpha,
             "checks": {
@@ -102,8 +107,12 @@ def run(
     *,
     advance: Advance,
     starting: Callable[[str], None] = lambda name: None,
+    lossy: str | None = None,
 ) -> Verification:
-    """Every check that the plan has questions for, in the order of `CHECKS`."""
+    """Every check that the plan has questions for, in the order of `CHECKS`.
+
+    `lossy`: the recipe chose not to keep the target's distribution, so `sampled` cannot pass.
+    """
     chance = sum(bool(part) for part in (plan.sampled, plan.json, plan.choice))
     alpha = plan.alpha / max(chance, 1)
     found: list[Check] = []
@@ -113,11 +122,18 @@ def run(
     if plan.sampled:
         starting("sampled")
         found.append(
-            check_sampled(subject, plan.sampled, samples=plan.samples, alpha=alpha, advance=advance)
+            check_sampled(
+                subject,
+                plan.sampled,
+                samples=plan.samples,
+                alpha=alpha,
+                advance=advance,
+                lossy=lossy,
+            )
         )
     for name, pairs in (("json", plan.json), ("choice", plan.choice)):
         if pairs:
             starting(name)
             tasks, questions = zip(*pairs, strict=True)
             found.append(check_tasks(name, subject, tasks, questions, alpha=alpha, advance=advance))
-    return Verification(tuple(found), plan.alpha)
+    return Verification(tuple(found), plan.alpha, lossy)

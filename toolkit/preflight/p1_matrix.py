@@ -1,6 +1,6 @@
 """P1: drafter x architecture x quantisation x GPU x release, as far as models decide it.
 
-What the recipe alone decides was refused when it was loaded.
+What the recipe alone refuses was said when it was loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from toolkit.preflight.facts import Facts
 from toolkit.preflight.report import Finding, findings_of
 from toolkit.recipe.yaml_lines import dotted
 from toolkit.registry import BACKENDS
+from toolkit.speculation.typical import lossy
 
 # Upstream skips its own tests of these modes on Blackwell.
 UNTESTED_FROM = {"medusa": 100, "eagle": 100, "lookahead": 100}
@@ -24,6 +25,8 @@ UNTESTED_FROM = {"medusa": 100, "eagle": 100, "lookahead": 100}
 def check(facts: Facts) -> Iterator[Finding]:
     """Limits of the backend, then its rules about combinations."""
     yield from _limits(facts)
+    if said := lossy(facts.recipe.speculation):
+        yield Finding("speculation.posterior_threshold", f"{said}; null is exact", "note")
     if rules := RULES.get(facts.recipe.backend):
         yield from rules(facts)
 

@@ -221,6 +221,11 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
         return None
 
     @classmethod
+    def posterior_threshold(cls, options: Speculation) -> float | None:
+        """Epsilon of typical acceptance, see typical.py; None: the target's own distribution."""
+        return None
+
+    @classmethod
     def models(cls, options: Speculation, target: ModelSpec) -> dict[str, ModelSpec]:
         """Role -> model that must be converted and built besides the target."""
         return {}

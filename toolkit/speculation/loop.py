@@ -27,7 +27,16 @@ from toolkit.speculation.interfaces import (
     Proposal,
     StepOutput,
 )
-from toolkit.speculation.request import Active, Chunk, FinishReason, Output, Request, check, rooms
+from toolkit.speculation.request import (
+    GREEDY,
+    Active,
+    Chunk,
+    FinishReason,
+    Output,
+    Request,
+    check,
+    rooms,
+)
 from toolkit.speculation.sampling import most_likely
 from toolkit.speculation.steps import choose, prefill_step, verify_step
 from toolkit.speculation.stop import Decode, StopCondition
@@ -49,6 +58,7 @@ class SpeculativeLoop(GenerationLoop):
         *,
         decode: Decode | None = None,  # needed for stop strings
         max_prefill_tokens: int = 512,  # of one step: a long prompt must not stall the others
+        posterior_threshold: float | None = None,  # accept what is typical: lossy
     ) -> None:
         super().__init__()
         self._target = target
@@ -56,6 +66,7 @@ class SpeculativeLoop(GenerationLoop):
         self._policy = policy
         self._decode = decode
         self._max_prefill_tokens = max_prefill_tokens
+        self._epsilon = posterior_threshold
         self._waiting: deque[Active] = deque()
         self._running: list[Active] = []
         self._full = False  # KV blocks ran out: admit nobody until a request ends
@@ -208,7 +219,8 @@ class SpeculativeLoop(GenerationLoop):
                 state.id,
                 state.tokens,
                 room[state.id],
-                state.request.sampling,
+                # What is accepted for being typical is the likeliest, not drawn by chance.
+                state.request.sampling if self._epsilon is None else GREEDY,
                 confidence,
                 state.matcher,
             )
@@ -268,7 +280,7 @@ class SpeculativeLoop(GenerationLoop):
         if state.speculates and drafter and drafter.reads_choices and proposal.tokens:
             chosen = most_likely(output.logits)
             self._guarded([state], lambda: drafter.chosen(state.id, chosen), None)
-        tokens, path = choose(state, proposal, output)
+        tokens, path = choose(state, proposal, output, self._epsilon)
         tokens, stopped = state.stop.cut(tokens)
         accepted, drafted = min(len(path), len(tokens)), proposal.depth
         try:

@@ -11,6 +11,7 @@ from toolkit.speculation.interfaces import Proposal, Step, StepOutput
 from toolkit.speculation.request import Active
 from toolkit.speculation.sampling import LazyProbabilities, Role, most_likely, uniform, uniforms
 from toolkit.speculation.token_tree import ancestors, depths
+from toolkit.speculation.typical import verify_typical
 from toolkit.speculation.verify import verify, verify_greedy
 from toolkit.speculation.verify_tree import verify_tree, verify_tree_greedy
 
@@ -40,14 +41,27 @@ def prefill_step(state: Active, count: int, hidden: bool) -> Step:
     return Step(state.slot, tokens, rows=rows, hidden=hidden)
 
 
-def choose(state: Active, proposal: Proposal, output: StepOutput) -> tuple[list[int], list[int]]:
-    """The new tokens, and which of the proposal's stand (the path, for a tree)."""
+def choose(
+    state: Active, proposal: Proposal, output: StepOutput, epsilon: float | None = None
+) -> tuple[list[int], list[int]]:
+    """The new tokens, and which of the proposal's stand (the path, for a tree).
+
+    With `epsilon`, requests that sample accept what is typical: see typical.py.
+    """
     sampling, position = state.request.sampling, len(state.tokens)
     proposal = proposal.first(proposal.drafted)  # nobody accepts a probe
     drafted = len(proposal.tokens)
     logits = output.logits[: drafted + 1]
     if state.matcher:
         logits = masked_rows(logits, state.matcher.rows(proposal.tokens, proposal.parents))
+    if epsilon is not None and not sampling.greedy:
+        return verify_typical(
+            proposal.tokens,
+            range(-1, drafted - 1) if proposal.parents is None else proposal.parents,
+            LazyProbabilities(logits, sampling),
+            epsilon,
+            partial(_number, sampling.seed, position),
+        )
     if proposal.parents is not None:
         if sampling.greedy:
             chosen = most_likely(logits)

@@ -10,6 +10,8 @@ from typing import Literal
 from toolkit.measure.metrics import LOOP_RATIO, loops, tpot_ns
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import RequestRecord
+from toolkit.recipe.schema import Recipe
+from toolkit.speculation.typical import lossy
 from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.summary import Cell
 
@@ -39,6 +41,14 @@ def find(evidence: Evidence) -> list[Finding]:
     """All findings, alarms first."""
     found = [finding for check in CHECKS for finding in check(evidence)]
     return sorted(found, key=lambda finding: finding.level)
+
+
+def lossy_output(recipe: Recipe) -> Iterator[Finding]:
+    """Faster by saying something else is not faster."""
+    if said := lossy(recipe.speculation):
+        greedy = recipe.tune.sampling.temperature == 0
+        measured = "measured here greedily, where it is exact" if greedy else "so measured here"
+        yield Finding("warning", f"{said}; {measured}.")
 
 
 def nothing_accepted(evidence: Evidence) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from toolkit.tuning.adaptive import Trial, settled_on
 from toolkit.tuning.choose import Choice, choose, overall, schedule, verdict
 from toolkit.tuning.compare import SCHEMA, Comparison
 from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
-from toolkit.tuning.findings import Evidence, Finding, find
+from toolkit.tuning.findings import Evidence, Finding, find, lossy_output
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.objective import gpus_of
 from toolkit.tuning.plans import Plan, plans, words
@@ -114,9 +114,10 @@ def evaluate(
     expected = {(c.batch_size, c.domain): c.best.k for c in trace.choices} if trace else {}
     choices = choose(cells, recipe.tune.objective, expected)
     results = Results(recipe, outcome, settings, versions, cells, choices, (), trace=trace)
-    found = find(Evidence(cells, results.records, grid))
+    found = [*lossy_output(recipe), *find(Evidence(cells, results.records, grid))]
     if trace:
-        found = sorted([*found, *trace_findings(trace, cells)], key=lambda finding: finding.level)
+        found += trace_findings(trace, cells)
+    found.sort(key=lambda finding: finding.level)
     times = trace.times if trace else None
     seen = diagnose(Symptoms(cells, results.records, times, templates))
     return replace(results, findings=found, diagnoses=seen)

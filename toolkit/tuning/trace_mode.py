@@ -31,6 +31,7 @@ from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.trace import DraftTrace, TracedText
+from toolkit.speculation.typical import lossy
 from toolkit.store import Store, digest, write_atomic
 from toolkit.tuning.adaptive import Scored, Trial, score
 from toolkit.tuning.choose import Choice, choose
@@ -127,10 +128,11 @@ def require_logits(runtime: Runtime) -> None:
 
 
 def require_traceable(recipe: Recipe) -> None:
-    """Some drafters do what no reading of a text foresees."""
+    """Some drafters do what no reading of a text foresees, and what is typical is not foretold."""
     options = recipe.speculation
     greedy = recipe.tune.sampling.temperature == 0
-    if reason := DRAFTERS[options.drafter].untraceable(options, greedy):
+    reason = DRAFTERS[options.drafter].untraceable(options, greedy)
+    if reason := reason or (None if greedy else lossy(options)):
         raise InputError(
             f"drafter {options.drafter!r} has no trace: {reason}; measure it with tune --mode grid"
         )

@@ -43,7 +43,7 @@ class EagleSpeculation(Speculation):
         None, ge=1, le=16, description="EAGLE-2: children of each node that is expanded."
     )
     posterior_threshold: float | None = Field(
-        None, ge=0, lt=1, description="Typical acceptance, which changes the output; null: exact."
+        None, ge=0, lt=1, description="Typical acceptance, lossy when sampling; null: exact."
     )
 
     @property
@@ -108,6 +108,11 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
         return tree_trace(ranks, chain if is_chain(tree.choices) else tree.choices, depth)
 
     @classmethod
+    def posterior_threshold(cls, options: Speculation) -> float | None:
+        assert isinstance(options, EagleSpeculation)
+        return options.posterior_threshold
+
+    @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:
         assert isinstance(options, EagleSpeculation)
         return options.heads
@@ -116,11 +121,6 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
     def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
         options = recipe.speculation
         assert isinstance(options, EagleSpeculation)
-        if options.posterior_threshold is not None:
-            yield (
-                ("speculation", "posterior_threshold"),
-                "typical acceptance changes the output; backend cpu decodes exactly: remove it",
-            )
         yield from _tree_problems(options, recipe)
 
     @classmethod

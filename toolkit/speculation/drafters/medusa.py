@@ -39,6 +39,14 @@ class MedusaSpeculation(Speculation):
         Tree.model_validate("medusa/mc_sim_7b_63"), description="Paths, or the name of a tree."
     )
 
+    posterior_threshold: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Backend cpu: typical acceptance, lossy when sampling (Medusa's authors: "
+        "0.09); null: exact.",
+    )
+
     @property
     def max_depth(self) -> int:
         return self.medusa_choices.depth
@@ -112,13 +120,18 @@ class MedusaDrafter(EngineOnlyDrafter):
         return tree_trace(found, self._choices, logits.shape[1])
 
     @classmethod
+    def posterior_threshold(cls, options: Speculation) -> float | None:
+        assert isinstance(options, MedusaSpeculation)
+        return options.posterior_threshold
+
+    @classmethod
     def cpu_heads(cls, options: Speculation) -> HeadSource:
         assert isinstance(options, MedusaSpeculation)
         return options.heads
 
     @classmethod
     def cpu_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
-        yield from cls.tensorrt_problems(recipe)
+        yield from _tree_problems(recipe)
 
     @classmethod
     def engine_flags(
@@ -169,11 +182,20 @@ class MedusaDrafter(EngineOnlyDrafter):
 
     @classmethod
     def tensorrt_problems(cls, recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
-        options = recipe.speculation
-        assert isinstance(options, MedusaSpeculation)
-        for problem in fit_problems(
-            options.medusa_choices.choices,
-            max_draft_len=options.max_draft_len,
-            depth=options.num_medusa_heads,
-        ):
-            yield ("speculation", "medusa_choices"), problem
+        if cls.posterior_threshold(recipe.speculation) is not None:
+            yield (
+                ("speculation", "posterior_threshold"),
+                "TensorRT-LLM's Medusa has no parameter for it; remove it, or use backend: cpu",
+            )
+        yield from _tree_problems(recipe)
+
+
+def _tree_problems(recipe: Recipe) -> Iterator[tuple[FieldPath, str]]:
+    options = recipe.speculation
+    assert isinstance(options, MedusaSpeculation)
+    for problem in fit_problems(
+        options.medusa_choices.choices,
+        max_draft_len=options.max_draft_len,
+        depth=options.num_medusa_heads,
+    ):
+        yield ("speculation", "medusa_choices"), problem
