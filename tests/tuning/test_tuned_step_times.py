@@ -11,7 +11,7 @@ from tests.tuning.test_results import recipe, results
 from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.recipe.load import load_recipe
 from toolkit.speculation.draft_length import Adaptive, Throughput, draft_length_policy
-from toolkit.tuning.tuned_recipe import tuned_recipe, tuned_yaml
+from toolkit.tuning.tuned_recipe import step_time_entries, tuned_recipe, tuned_yaml
 
 MS = 1_000_000
 
@@ -23,7 +23,7 @@ def step(batch, drafted, context, total, draft):
     )
 
 
-# Half-way between contexts 100 and 300: 11 ms plainly and 17 with four tokens, 5 of them drafting.
+# In the mean of contexts 100 and 300: 11 ms plainly and 17 with four tokens, 5 of them drafting.
 TIMES = StepTimes(
     (
         step(1, 0, 100, 10, 0),
@@ -78,6 +78,18 @@ def test_they_go_with_every_policy_that_can_win(schedule, adaptive, policy):
     length = tuned_recipe(recipe(), schedule, adaptive, TIMES).speculation.draft_length
     assert length.policy == policy
     assert {(e.batch, e.draft_len): (e.ms, e.draft_ms) for e in length.step_times} == TABLE
+
+
+def test_times_of_a_busy_machine_still_make_a_recipe():
+    """Its medians need not fit together, nor lie on a line along the context."""
+    odd = (
+        StepTime(1, 0, 100, 3, 9.0 * MS, 0.0, 0.0, 10.0 * MS, 3.0),
+        StepTime(1, 0, 900, 3, 0.2 * MS, 0.0, 0.0, 0.2 * MS, 3.0),
+        StepTime(1, 4, 101, 3, 5.0 * MS, 7.0 * MS, 0.0, 6.0 * MS, 3.0),
+    )
+    entries = step_time_entries(StepTimes(odd, {1: 1.0}, {1: 0.0}))
+    # (10 + 0.2) / 2; and five of verifying with seven of drafting take twelve at least.
+    assert [(e.ms, e.draft_ms) for e in entries] == [(5.1, 0.0), (12.0, 7.0)]
 
 
 def test_a_recipe_that_asks_for_throughput_keeps_it_with_new_times(tmp_path):

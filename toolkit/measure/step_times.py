@@ -102,13 +102,10 @@ class StepTimes:
 
     def draft_share(self, batch: int, drafted: float, context: float) -> float:
         """Of a step's time, how much goes to drafting."""
-        return self.draft_at(batch, drafted, context) / self.at(batch, drafted, context)
-
-    def draft_at(self, batch: int, drafted: float, context: float) -> float:
-        """Nanoseconds of such a step that go to drafting."""
         here = [point for point in self.points if point.batch_size == batch]
         tokens, places = np.array([batch * (1 + drafted)]), np.array([float(context)])
-        return float(_between(here, _drafting, batch, tokens, places)[0])
+        drafting = float(_between(here, _drafting, batch, tokens, places)[0])
+        return drafting / self.at(batch, drafted, context)
 
 
 def _reading(point: StepTime) -> float:
