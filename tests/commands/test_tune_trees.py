@@ -8,7 +8,7 @@ from tests.head_fixtures import tiny_head_files
 from toolkit.recipe.load import dump_recipe
 from toolkit.speculation.trees import Tree
 
-TREE = [[0], [1], [0, 0], [2]]
+TREE = [[4], [5], [4, 0], [5, 0]]  # hardly ever right
 TEXTS = ["red red blue", "one two one two", "a b c a b c", "ha ha ha", "la li la", "xyz"]
 SHORT = ("--k", "1,2", "--batch", "1", "--max-tokens", "16", "--out")
 
@@ -28,9 +28,14 @@ def test_a_trace_says_which_tree_to_draft(spectool, tmp_path):
     done = spectool("tune", recipe, "--mode", "trace", *SHORT, tmp_path / "out")
     assert done.code == 0, done.err
     assert "trees, at any batch size" in done.out
-    found = json.loads((tmp_path / "out" / "results.json").read_text())["trace"]["trees"]
+    whole = json.loads((tmp_path / "out" / "results.json").read_text())["trace"]
+    found = whole["trees"]
     assert (found["option"], found["own"]["nodes"]) == ("medusa_choices", 4)
     best = [tree for tree in found["best"] if tree["nodes"] <= 4][-1]
+    assert best["expected_acceptance_length"] > found["own"]["acceptance_length"]
+    [trial] = [t for t in whole["trials"] if t["challenger"]["name"] == "tree"]
+    assert trial["challenger"]["choices"] == best["choices"]
+    assert "batch 1: the best tree of " in done.out
     assert best["acceptance_length"] >= found["own"]["acceptance_length"]
     assert f"medusa_choices: {best['choices']}" in done.out
     for tree in found["best"]:

@@ -124,6 +124,11 @@ HEADS = {"checkpoint": "org/heads"}
             2,
             {"max_draft_len": 2, "max_total_draft_tokens": 8},
         ),
+        (
+            {"drafter": "eagle", "heads": HEADS, "num_eagle_layers": 1, "eagle_choices": [[0]]},
+            2,
+            {"max_draft_len": 2, "num_eagle_layers": 2, "eagle_choices": [[0], [0, 0]]},
+        ),
         ({"drafter": "lookahead"}, 2, {"max_ngram_size": 3, "max_draft_len": 1 + 13 * 2}),
     ],
 )  # fmt: skip

@@ -117,9 +117,10 @@ def tune(
     tuned recipe gets the one that won.
 
     With --mode trace the target writes each text once (kept in the store), the drafter reads it
-    once, and a dynamic program over the two gives the acceptance of every k, fixed and adaptive.
-    With measured step times that predicts TPOT; the winner of each batch size, its neighbours and
-    plain decoding are then measured on an eighth of the prompts, and only those decide.
+    once, and a dynamic program over the two gives the acceptance of every k, fixed, adaptive or
+    ended where the drafter is unsure. With measured step times that predicts TPOT; the winner of
+    each batch size, its neighbours and plain decoding are then measured on an eighth of the
+    prompts, and only those decide. For Medusa and EAGLE it also finds the best trees.
 
     With --on ray the rounds are measured by all nodes of a cluster that are alike; which one ran
     where stands in the report.
@@ -254,7 +255,7 @@ class _Work:
             "tokenizer": self.place.identity["tokenizer"],
             "backend": self.place.identity["backend"],
         }
-        traced = trace(self.recipe, grid, runtime, engine, store, log)
+        traced = trace(self.recipe, grid, runtime, engine, store, log, confident=True)
         say(
             f"traced {len(traced.texts)} texts in {sum(traced.seconds.values()):.1f} s "
             f"({traced.generated_tokens} tokens generated{_cached(traced.cached)})"
@@ -280,32 +281,37 @@ class _Work:
         return replace(results, trace=replace(report, trials=trials))
 
     def _trials(self, runtime: Runtime, confirm: ConfirmGrid, report: TraceReport) -> list[Trial]:
-        """Adaptive lengths against the best fixed ones, where they promise more."""
+        """Policies and trees against the best fixed lengths, where they promise more."""
         from toolkit.commands.tune_place import log as say
-        from toolkit.recipe.schema import DraftLength
-        from toolkit.registry import DRAFTERS
-        from toolkit.speculation.draft_length import Adaptive
-        from toolkit.tuning.adaptive import promising, try_out
+        from toolkit.tuning.adaptive import (
+            Challenger,
+            changes,
+            promising,
+            promising_tree,
+            try_out,
+        )
         from toolkit.tuning.journal import Journal
         from toolkit.tuning.setup import conditions
 
-        def loop(policy: Adaptive) -> Any:
-            length = DraftLength(policy="adaptive", min=policy.min_draft_len)
+        def loop(challenger: Challenger | None) -> Any:
+            if challenger is None:
+                return runtime.loop(draft_len=max(confirm.ks), max_prefill_tokens=sys.maxsize)
             options = runtime.recipe.speculation
-            depth = DRAFTERS[options.drafter].as_deep_as(options, policy.max_draft_len)
-            options = options.model_copy(update={**depth, "draft_length": length})
+            options = options.model_copy(update=changes(options, challenger))
             recipe = runtime.recipe.model_copy(update={"speculation": options})
             return replace(runtime, recipe=recipe).loop(max_prefill_tokens=sys.maxsize)
 
-        contest = promising(report.adaptive, report.choices)
-        asked = {str(b): [*vars(policy).values(), k] for b, (policy, k) in contest.items()}
-        journal = Journal(self.directory, {**self.place.identity, "adaptive": asked})
-        if self.fresh:
-            journal.clear()
-        stop = frozenset(runtime.tokenizer.eos_ids)
-        trials = try_out(
-            confirm.rounds(), contest, loop, conditions(self.recipe, stop), journal, confirm.seed
-        )
+        trials: list[Trial] = []
+        shared = conditions(self.recipe, frozenset(runtime.tokenizer.eos_ids))
+        for contest in (
+            promising(report.adaptive, report.choices),
+            promising_tree(report.trees, report.choices),
+        ):
+            asked = {str(batch): [who.to_json(), k] for batch, (who, k) in contest.items()}
+            journal = Journal(self.directory, {**self.place.identity, "contest": asked})
+            if self.fresh:
+                journal.clear()
+            trials += try_out(confirm.rounds(), contest, loop, shared, journal, confirm.seed)
         for trial in trials:
             say(str(trial))
         return trials

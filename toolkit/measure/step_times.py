@@ -85,18 +85,23 @@ class StepTimes:
         batch: int,
         drafted: Counts,  # [S, batch] tokens that each request drafts in each step
         context: Floats,  # [S] tokens of a request, in the mean
+        passes: Counts | None = None,  # [S, batch] that drafting takes; None: one for each token
     ) -> Floats:  # [S] nanoseconds
         """One after the other, the first of them after a prefill, which had another shape."""
         changed = np.diff(drafted.sum(axis=1), prepend=-1) != 0
-        total: Floats = self._steady(batch, drafted, context) + changed * self.change_ns[batch]
+        steady = self._steady(batch, drafted, context, passes)
+        total: Floats = steady + changed * self.change_ns[batch]
         return total
 
-    def _steady(self, batch: int, drafted: Counts, context: Floats) -> Floats:
+    def _steady(
+        self, batch: int, drafted: Counts, context: Floats, passes: Counts | None = None
+    ) -> Floats:
         """Linear between numbers of tokens and along the context."""
+        passes = drafted if passes is None else passes
         here = [point for point in self.points if point.batch_size == batch]
         reading = _between(here, _reading, batch, batch + drafted.sum(axis=1), context)
         # Who drafts nothing waits for those who do.
-        drafting = _between(here, _drafting, batch, batch * (1 + drafted.max(axis=1)), context)
+        drafting = _between(here, _drafting, batch, batch * (1 + passes.max(axis=1)), context)
         total: Floats = reading + drafting
         return total
 

@@ -51,6 +51,7 @@ def expected_rounds(
     Where the text ends, a round ends: with `limited` as a request that reaches max_tokens, else as
     one whose last token is a stop token.
     """
+    trace = trace.stopping_below(policy.confidence)
     length, depth = trace.accept.shape
     starts = length if wanted is None else min(wanted, length)
     visits: list[dict[int, float]] = [{} for _ in range(length + 1)]  # [N + 1] draft_len -> P
@@ -98,6 +99,7 @@ def play(
     wanted: int | None = None,  # as in `expected_rounds`
 ) -> Played:
     """Decode the text once, with dice where chance decides; greedy texts have one course."""
+    trace = trace.stopping_below(policy.confidence)
     length = len(trace.accept)
     place, draft_len = 0, policy.first()
     steps: list[tuple[int, int]] = []

@@ -33,6 +33,7 @@ class DraftChain:
     ) -> None:
         self.request = request
         self.tokens: list[int] = []
+        self.sure: list[float] = []  # of each token, and of the one it stopped before; when asked
         self._vocab_size = vocab_size
         self._ids = ids
         self._probs: list[Floats] = []
@@ -47,8 +48,10 @@ class DraftChain:
         logits = under_grammar(logits, request, self.tokens, self._ids)
         if request.matcher and np.isneginf(logits).all():
             return False
-        if request.confidence and confidence(logits) < request.confidence:
-            return False
+        if request.confidence:
+            self.sure.append(confidence(logits))
+            if self.sure[-1] < request.confidence:
+                return False
         if sampling.greedy:
             [chosen] = most_likely(logits[None])
         else:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
-from toolkit.recipe.schema import Speculation
+from toolkit.recipe.schema import DraftLength, Speculation
 from toolkit.speculation.interfaces import SpeculationStats
 from toolkit.speculation.throughput import StepCosts, best_lengths, predicted_acceptance
 
@@ -88,6 +88,16 @@ class Adaptive(DraftLengthPolicy):
     def of(cls, options: Speculation) -> Adaptive:
         return cls(min(options.draft_length.min, options.max_depth), options.max_depth)
 
+    def section(self) -> DraftLength:
+        """What a recipe says for it, besides max_draft_len."""
+        return DraftLength(policy="adaptive", min=self.min_draft_len)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": "adaptive", **asdict(self)}
+
+    def __str__(self) -> str:
+        return f"adaptive {self.min_draft_len} to {self.max_draft_len}"
+
     def first(self) -> int:
         return (self.min_draft_len + self.max_draft_len) // 2
 
@@ -117,6 +127,16 @@ class Confidence(DraftLengthPolicy):
     @classmethod
     def of(cls, options: Speculation) -> Confidence:
         return cls(options.max_depth, options.draft_length.threshold)
+
+    def section(self) -> DraftLength:
+        """What a recipe says for it, besides max_draft_len."""
+        return DraftLength(policy="confidence", threshold=self.threshold)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": "confidence", **asdict(self)}
+
+    def __str__(self) -> str:
+        return f"confidence {self.threshold:g} up to {self.max_draft_len}"
 
     @property
     def confidence(self) -> float:

@@ -265,8 +265,11 @@ class Drafter(CpuSide, TensorrtSide, MigrationSide, LlmApiSide, ABC):
         """Why no reading of a text tells how its drafts would stand, in words."""
         return None
 
-    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
         """How often drafts of up to `depth` tokens would stand, from every start in `text`.
+
+        With `least`, also how sure the drafter is of them where `has_confidence`; from a draft on
+        that it is less sure of than that, nobody wants to know.
 
         By default a replay: propose at every token of the text and compare. That is exact for
         drafters that leave nothing to chance; one that draws its tokens answers for itself.

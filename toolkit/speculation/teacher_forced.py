@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.speculation.interfaces import LanguageModel, SamplingParams, Step
-from toolkit.speculation.sampling import distribution, most_likely
+from toolkit.speculation.sampling import confidence, distribution, most_likely
 
 _CHUNK = 128  # logits of so many tokens are in memory at once
 
@@ -55,3 +55,14 @@ def true_token_probs(
                 for row, token in zip(logits, true, strict=True)
             ]
     return np.array(found)
+
+
+def confidences(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    output: Sequence[int],  # [T]
+    vocab_size: int | None = None,
+) -> NDArray[np.float64]:  # [T]
+    """How sure the model is of its own choice for each output token, the true text before it."""
+    pieces = teacher_forced(model, prompt, output)
+    return np.array([confidence(row[:vocab_size]) for piece in pieces for row in piece])

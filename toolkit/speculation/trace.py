@@ -8,7 +8,7 @@ would have done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,20 @@ class DraftTrace:
     # [N, D] the true token's rank for the drafter at each depth, after the true ones before it;
     # UNRANKED: in no tree. None: the drafter draws no tree by rank.
     ranks: NDArray[np.int64] | None = None
+    # [N, D] how sure the drafter is of each draft before it chooses it. Its drafts go on as in the
+    # loop, greedy ones after those that fail too; sampled ones are taken to go on as after the
+    # true tokens, which decides what is accepted and is a guess of what else is drafted. None: it
+    # does not know, or was not asked.
+    sure: NDArray[np.float64] | None = None
+
+    def stopping_below(self, confidence: float) -> DraftTrace:
+        """As it is where drafts end before one that the drafter is less sure of."""
+        if not confidence:
+            return self
+        if self.sure is None:
+            raise ValueError("this trace does not know how sure the drafter is")
+        goes_on = np.cumprod(self.sure >= confidence, axis=1).sum(axis=1)
+        return replace(self, offered=np.minimum(self.offered, goes_on))
 
 
 def by_position(

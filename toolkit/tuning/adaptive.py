@@ -1,8 +1,9 @@
-"""Draft lengths that follow acceptance: scored from the trace, and the best one measured.
+"""What may beat a fixed draft length: scored from the trace, and the best of it measured.
 
-A trace scores any policy, so all sensible pairs of shortest and longest draft are predicted. Where
-the best of them promises more than the best fixed length, the two meet in real rounds, on the same
-prompts and in turns; only an interval above 1 makes it the tuned recipe's.
+A trace scores any policy, so all sensible pairs of shortest and longest draft are predicted, and a
+few thresholds below which an unsure drafter stops; and it finds the best tree of the recipe's size.
+What promises more than the best fixed length meets it in real rounds, on the same prompts and in
+turns; only an interval above 1 makes it the tuned recipe's.
 """
 
 from __future__ import annotations
@@ -17,22 +18,30 @@ import numpy as np
 from toolkit.measure.metrics import ratio, tpot_ns
 from toolkit.measure.records import GroupRun
 from toolkit.measure.run import Conditions, Loop, measure_group
-from toolkit.speculation.draft_length import Adaptive, Fixed
+from toolkit.recipe.schema import DraftLength, Speculation
+from toolkit.registry import DRAFTERS
+from toolkit.speculation.draft_length import Adaptive, Confidence, Fixed
+from toolkit.speculation.trees import Tree
 from toolkit.tuning.choose import Choice, overall, value
 from toolkit.tuning.grid import PLAIN, Round
 from toolkit.tuning.intervals import Interval, quantile_interval
 from toolkit.tuning.journal import Journal
 from toolkit.tuning.predict import Predictor
 from toolkit.tuning.summary import Cell
+from toolkit.tuning.trees import ChosenTree, Trees
 
 SHORTEST = (1, 2)  # drafts that an adaptive length may shrink to
+THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of confidence
+
+Policy = Adaptive | Confidence
+Challenger = Policy | ChosenTree
 
 
 @dataclass(frozen=True)
 class Scored:
     """The best policy at one batch size, and what is predicted of it."""
 
-    policy: Adaptive
+    policy: Policy
     cells: tuple[Cell, ...]  # of every domain, the pool last
 
     @property
@@ -43,24 +52,23 @@ class Scored:
 
 @dataclass(frozen=True)
 class Trial:
-    """An adaptive length against the best fixed one, measured."""
+    """Another way to draft against the best fixed length of the recipe's own, measured."""
 
     batch_size: int
-    min_draft_len: int
-    max_draft_len: int
+    challenger: Challenger
     fixed: int
     rounds: int
-    gain: Interval | None  # TPOT at the fixed length over TPOT at the adaptive one
+    gain: Interval | None  # TPOT at the fixed length over the challenger's
 
     @property
     def won(self) -> bool:
         return self.gain is not None and self.gain.above_one
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "won": self.won}
+        return {**asdict(self), "challenger": self.challenger.to_json(), "won": self.won}
 
     def __str__(self) -> str:
-        what = f"batch {self.batch_size}: adaptive {self.min_draft_len} to {self.max_draft_len}"
+        what = f"batch {self.batch_size}: {self.challenger}"
         if self.gain is None:
             return f"{what} against k = {self.fixed}: too few rounds"
         return (
@@ -69,15 +77,29 @@ class Trial:
         )
 
 
-def policies(ks: Sequence[int]) -> list[Adaptive]:
-    """Every shortest with every longest that is tuned over."""
-    return [Adaptive(low, high) for low in SHORTEST for high in sorted(ks) if high > low]
+def changes(options: Speculation, challenger: Challenger) -> dict[str, Any]:
+    """What the recipe's `speculation` says for it instead."""
+    drafter = DRAFTERS[options.drafter]
+    if isinstance(challenger, ChosenTree):
+        tree = Tree.model_validate(challenger.choices)
+        return {**drafter.with_tree(options, tree), "draft_length": DraftLength()}
+    depth = drafter.as_deep_as(options, challenger.max_draft_len)
+    return {**depth, "draft_length": challenger.section()}
+
+
+def policies(ks: Sequence[int], *, confident: bool = False) -> list[Policy]:
+    """Every shortest with every longest that is tuned over; for drafters that are `confident`,
+    every threshold with the longest."""
+    found: list[Policy] = [
+        Adaptive(low, high) for low in SHORTEST for high in sorted(ks) if high > low
+    ]
+    return found + [Confidence(max(ks), threshold) for threshold in THRESHOLDS if confident]
 
 
 def score(predictor: Predictor, rounds: Sequence[Round], ks: Sequence[int]) -> dict[int, Scored]:
     """The best policy of each batch size; empty where no length leaves room to adapt."""
     best: dict[int, Scored] = {}
-    for policy in policies(ks):
+    for policy in policies(ks, confident=predictor.confident):
         k = policy.max_draft_len
         cells = predictor.cells(rounds, {PLAIN: Fixed(PLAIN), k: policy})
         for batch in {cell.batch_size for cell in cells}:
@@ -88,10 +110,11 @@ def score(predictor: Predictor, rounds: Sequence[Round], ks: Sequence[int]) -> d
     return best
 
 
-def promising(
-    scored: Mapping[int, Scored], choices: Sequence[Choice]
-) -> dict[int, tuple[Adaptive, int]]:
-    """Batch size -> policy and fixed length, where adapting is predicted to gain more."""
+Contest = Mapping[int, tuple[Challenger, int]]  # batch size -> who meets which fixed length
+
+
+def promising(scored: Mapping[int, Scored], choices: Sequence[Choice]) -> Contest:
+    """The policies that are predicted to gain more."""
     return {
         choice.batch_size: (found.policy, choice.best.k)
         for choice in overall(choices)
@@ -99,10 +122,22 @@ def promising(
     }
 
 
+def promising_tree(trees: Trees | None, choices: Sequence[Choice]) -> Contest:
+    """The best tree of the recipe's size, wherever it is expected to bring more than the recipe's.
+
+    How long a step takes with it is not predicted, only measured.
+    """
+    if trees is None or trees.same_size.expected <= trees.own.acceptance_length:
+        return {}
+    tree = ChosenTree(trees.same_size.choices)
+    return {choice.batch_size: (tree, choice.best.k) for choice in overall(choices)}
+
+
 def try_out(
     rounds: Sequence[Round],
-    contest: Mapping[int, tuple[Adaptive, int]],
-    loop: Callable[[Adaptive], Loop],  # drafts as the policy says where a request leaves it open
+    contest: Contest,
+    # Drafts as the challenger does where a request leaves it open; None: with the recipe's options.
+    loop: Callable[[Challenger | None], Loop],
     conditions: Conditions,
     journal: Journal,
     seed: int,
@@ -110,42 +145,57 @@ def try_out(
     """Both, in turns, in rounds of every batch size in the contest; what was measured is kept."""
     done = journal.load()
     trials = []
-    for batch, (policy, fixed) in sorted(contest.items()):
+    for batch, (challenger, fixed) in sorted(contest.items()):
         values: dict[str, list[list[float]]] = {}
         for round in [round for round in rounds if round.batch_size == batch]:
             if round.key not in done:
-                done[round.key] = _pair(round, policy, fixed, loop(policy), conditions, seed)
+                done[round.key] = _pair(round, challenger, fixed, loop, conditions, seed)
                 journal.append(round.key, done[round.key])
             values.setdefault(round.domain, []).append(_ratios(*done[round.key]))
         rng = np.random.default_rng([seed, batch])
         gain = quantile_interval(list(values.values()), 0.5, rng)
         count = sum(map(len, values.values()))
-        trials.append(Trial(batch, policy.min_draft_len, policy.max_draft_len, fixed, count, gain))
+        trials.append(Trial(batch, challenger, fixed, count, gain))
     return trials
 
 
 def _pair(
-    round: Round, policy: Adaptive, fixed: int, loop: Loop, conditions: Conditions, seed: int
+    round: Round,
+    challenger: Challenger,
+    fixed: int,
+    loop: Callable[[Challenger | None], Loop],
+    conditions: Conditions,
+    seed: int,
 ) -> list[GroupRun]:
-    """[fixed, adaptive], measured in random order."""
+    """[fixed, challenger], measured in random order."""
     order = np.random.default_rng([seed, int(round.key, 16)]).permutation(2)
     runs: dict[int, GroupRun] = {}
     for which in map(int, order):
-        k = (fixed, policy.max_draft_len)[which]
+        k = (fixed, challenger.max_draft_len)[which]
         runs[which] = measure_group(
-            loop, round.prompts, k=k, by_policy=bool(which), round=round.key, conditions=conditions
+            loop((None, challenger)[which]),
+            round.prompts,
+            k=k,
+            by_policy=bool(which),
+            round=round.key,
+            conditions=conditions,
         )
     return [runs[0], runs[1]]
 
 
-def _ratios(fixed: GroupRun, adaptive: GroupRun) -> list[float]:
+def _ratios(fixed: GroupRun, challenger: GroupRun) -> list[float]:
     before = {record.prompt_id: tpot_ns(record) for record in fixed.requests}
-    found = [ratio(before[record.prompt_id], tpot_ns(record)) for record in adaptive.requests]
+    found = [ratio(before[record.prompt_id], tpot_ns(record)) for record in challenger.requests]
     return [each for each in found if not math.isnan(each)]  # nan: a single token
 
 
-def settled_on(trials: Sequence[Trial], batches: Sequence[int]) -> Adaptive | None:
-    """One policy for all batch sizes, where it won at each of them."""
-    won = {t.batch_size: Adaptive(t.min_draft_len, t.max_draft_len) for t in trials if t.won}
-    same = set(won.values())
-    return same.pop() if set(won) == set(batches) and len(same) == 1 else None
+def settled_on(trials: Sequence[Trial], batches: Sequence[int]) -> Challenger | None:
+    """What won at every batch size; of several the one that gained most."""
+    gains: dict[Challenger, dict[int, float]] = {}
+    for trial in trials:
+        if trial.won:
+            gains.setdefault(trial.challenger, {})[trial.batch_size] = value(trial.gain)
+    everywhere = {
+        who: math.prod(found.values()) for who, found in gains.items() if set(found) == set(batches)
+    }
+    return max(everywhere, key=lambda who: everywhere[who], default=None)

@@ -62,6 +62,11 @@ class Predictor:
         self._expected: dict[tuple[str, str, str], Expected] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
 
+    @property
+    def confident(self) -> bool:
+        """Whether the traces know how sure the drafter is."""
+        return all(trace.sure is not None for trace in self._traces.values() if len(trace.accept))
+
     def cells(
         self, rounds: Sequence[Round], policies: Mapping[int, DraftLengthPolicy]
     ) -> list[Cell]:
@@ -169,7 +174,9 @@ class Predictor:
             emitted = np.stack([_going_on(c.emitted, steps) for c in courses], axis=1)
             grown = np.concatenate([np.zeros((1, len(traces))), np.cumsum(emitted, axis=0)])
             context = (lengths + 1 + grown[:-1]).mean(axis=1)
-            times = self._times.steps(round.batch_size, drafted, context)
+            # Who stops for lack of confidence has asked for one more draft.
+            passes = np.minimum(drafted + 1, policy.first()) if policy.confidence else drafted
+            times = self._times.steps(round.batch_size, drafted, context, passes)
             spent += list(times)
             elapsed = np.cumsum(times)
             for place, course in enumerate(courses):

@@ -15,8 +15,7 @@ from toolkit.measure import metrics
 from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
 from toolkit.recipe.schema import Recipe
-from toolkit.speculation.draft_length import Adaptive
-from toolkit.tuning.adaptive import Trial, settled_on
+from toolkit.tuning.adaptive import Challenger, Trial, settled_on
 from toolkit.tuning.choose import Choice, choose, overall, schedule, verdict
 from toolkit.tuning.compare import SCHEMA, Comparison
 from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
@@ -58,7 +57,7 @@ class Results:
     @property
     def verdict(self) -> str:
         """Draft lengths and gains, up to where it pays and why, and a plan for day and night."""
-        won = [f"Adaptive lengths gain more: {t}." for t in self.trials if t.won]
+        won = [f"More than a fixed length gains: {t}." for t in self.trials if t.won]
         said = (verdict(self.choices), in_words(self.cells, self.choices), words(self.plans), *won)
         return " ".join(filter(None, said))
 
@@ -67,7 +66,7 @@ class Results:
         return self.trace.trials if self.trace else ()
 
     @property
-    def adaptive(self) -> Adaptive | None:
+    def challenger(self) -> Challenger | None:
         """Instead of a fixed length: where one length pays everywhere and this beat it."""
         steps = self.schedule
         if self.recipe.backend != "cpu" or not steps or len(steps) > 1 or not steps[0][1]:

@@ -33,7 +33,7 @@ from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.trace import DraftTrace, TracedText
 from toolkit.speculation.typical import lossy
 from toolkit.store import Store, digest, write_atomic
-from toolkit.tuning.adaptive import Scored, Trial, score
+from toolkit.tuning.adaptive import THRESHOLDS, Scored, Trial, score
 from toolkit.tuning.choose import Choice, choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 from toolkit.tuning.grid import PLAIN, Grid
@@ -65,12 +65,12 @@ class TraceReport:
 
     predicted: Sequence[Cell]  # over all prompts
     choices: Sequence[Choice]
-    adaptive: Mapping[int, Scored]  # batch size -> the best adaptive policy
+    adaptive: Mapping[int, Scored]  # batch size -> the best policy that follows the text
     again: Sequence[Cell]  # over the confirming rounds alone, to compare with what they measured
     traced: Traced
     times: StepTimes
     log: Log | None = None
-    trials: Sequence[Trial] = ()  # adaptive policies that were measured
+    trials: Sequence[Trial] = ()  # policies and trees that were measured
     trees: Trees | None = None
 
     def document(self, measured: Sequence[Cell]) -> dict[str, Any]:
@@ -79,11 +79,11 @@ class TraceReport:
         return {
             "summary": [asdict(cell) for cell in self.predicted],
             "adaptive": [
-                {**asdict(scored.policy), "cells": [asdict(cell) for cell in scored.cells]}
+                {**scored.policy.to_json(), "cells": [asdict(cell) for cell in scored.cells]}
                 for scored in self.adaptive.values()
             ],
             "trees": self.trees.to_json() if self.trees else None,
-            "adaptive_trials": [trial.to_json() for trial in self.trials],
+            "trials": [trial.to_json() for trial in self.trials],
             "choices": [
                 {"batch_size": c.batch_size, "domain": c.domain, "verdict": c.verdict, "k": c.k}
                 for c in self.choices
@@ -140,12 +140,13 @@ def require_traceable(recipe: Recipe) -> None:
 
 def trace(
     recipe: Recipe, grid: Grid, runtime: Runtime, engine: Mapping[str, Any], store: Store,
-    log: Log | None,
+    log: Log | None, *, confident: bool = False,
 ) -> Traced:  # fmt: skip
-    """The texts and the drafter's trace of each."""
+    """The texts and the drafter's trace of each; `confident`: and how sure it was, if it knows."""
     require_traceable(recipe)
     prompts = [prompt for found in grid.domains.values() for prompt in found]
-    depth = max(grid.ks)
+    tree = DRAFTERS[recipe.speculation.drafter].tree(recipe.speculation)
+    depth = max(*grid.ks, tree.depth if tree else 0)
     started = time.monotonic()
     with progress("reading the log" if log else "the target's outputs", len(prompts)) as bar:
         if log:
@@ -173,10 +174,11 @@ def trace(
             generated, cached = outputs.generated_tokens, outputs.cached
     read = time.monotonic()
     drafter = _drafter(runtime)
+    least = min(THRESHOLDS) if confident and drafter.has_confidence else None
     with progress("tracing the drafter", len(texts)) as bar:
         traces = []
         for text in texts:
-            traces.append(_traced(drafter, text, depth))
+            traces.append(_traced(drafter, text, depth, least))
             bar.advance()
     keys = [(prompt.domain, prompt.id) for prompt in prompts]
     return Traced(
@@ -189,10 +191,11 @@ def trace(
     )
 
 
-def _traced(drafter: Drafter, text: TracedText, depth: int) -> DraftTrace:
+def _traced(drafter: Drafter, text: TracedText, depth: int, least: float | None) -> DraftTrace:
     if len(text.output) < 2:  # prefill said everything
-        return DraftTrace(np.zeros((0, depth)), np.zeros(0, dtype=np.int64))
-    return drafter.trace(text, depth)
+        nothing = np.zeros((0, depth))
+        return DraftTrace(nothing, np.zeros(0, dtype=np.int64), sure=nothing)
+    return drafter.trace(text, depth, least)
 
 
 def _logged(

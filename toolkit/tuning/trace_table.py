@@ -37,7 +37,7 @@ _HEADS = (
 
 
 def trace_rows(report: TraceReport, measured: Sequence[Cell], batch: int) -> list[tuple[str, ...]]:
-    """Every draft length of one batch size; the adaptive policy stands last in its domain."""
+    """Every draft length of one batch size; the best policy stands last in its domain."""
     both = {
         (p.domain, p.k): (p, m) for p, m in pairs(report.again, measured) if p.batch_size == batch
     }
@@ -53,7 +53,8 @@ def trace_rows(report: TraceReport, measured: Sequence[Cell], batch: int) -> lis
         last = place + 1 == len(cells) or cells[place + 1].domain != cell.domain
         if last and cell.domain in adaptive:
             best = adaptive[cell.domain]
-            rows.append(_row(best, "", f"to {best.k}", None))
+            label = f"sure to {best.k}" if scored and scored.policy.confidence else f"to {best.k}"
+            rows.append(_row(best, "", label, None))
     return rows
 
 

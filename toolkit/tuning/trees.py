@@ -14,6 +14,23 @@ from toolkit.speculation.trees import Choice
 
 
 @dataclass(frozen=True)
+class ChosenTree:
+    """To draft at full depth in every step."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def max_draft_len(self) -> int:
+        return max(map(len, self.choices))
+
+    def __str__(self) -> str:
+        return f"the best tree of {len(self.choices)} nodes"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": "tree", "choices": [list(path) for path in self.choices]}
+
+
+@dataclass(frozen=True)
 class ScoredTree:
     """A tree and its tokens per verify step: on the traced texts, and to be expected of others."""
 

@@ -8,15 +8,16 @@ from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.recipe.load import dump_recipe
 from toolkit.recipe.schema import DraftLength, Recipe, ScheduleEntry, StepTimeEntry
 from toolkit.registry import DRAFTERS
-from toolkit.speculation.draft_length import Adaptive
+from toolkit.tuning.adaptive import Challenger, changes
 from toolkit.tuning.choose import overall
 from toolkit.tuning.results import Results
+from toolkit.tuning.trees import ChosenTree
 
 
 def tuned_recipe(
     recipe: Recipe,
     schedule: Sequence[tuple[int, int]] | None,
-    adaptive: Adaptive | None = None,  # won against the schedule's only length
+    challenger: Challenger | None = None,  # won against the schedule's only length
     times: StepTimes | None = None,  # --mode trace: what policy throughput decides by
 ) -> Recipe:
     """`recipe` with the draft length of each batch size; without a drafter where none pays.
@@ -29,17 +30,19 @@ def tuned_recipe(
     if longest == 0:
         speculation = DRAFTERS["none"].Options(drafter="none")
     else:
-        options, length = recipe.speculation, _draft_length(schedule)
+        options = recipe.speculation
         asked = options.draft_length
-        if asked.policy == "throughput":
-            length = asked
-        elif adaptive is not None:
-            longest = adaptive.max_draft_len
-            length = DraftLength(policy="adaptive", min=adaptive.min_draft_len)
         known = asked.step_times if times is None else step_time_entries(times)
-        length = length.model_copy(update={"step_times": known})
         depth = DRAFTERS[options.drafter].as_deep_as(options, longest)
-        speculation = options.model_copy(update={**depth, "draft_length": length})
+        changed = {**depth, "draft_length": _draft_length(schedule)}
+        if asked.policy == "throughput":
+            changed["draft_length"] = asked
+        elif challenger is not None:
+            changed = changes(options, challenger)
+            if isinstance(challenger, ChosenTree):
+                known = ()  # steps of another tree
+        length = changed["draft_length"].model_copy(update={"step_times": known})
+        speculation = options.model_copy(update={**changed, "draft_length": length})
     return recipe.model_copy(update={"speculation": speculation})
 
 
@@ -75,7 +78,7 @@ def _mean_ms(values: Sequence[float]) -> float:
 def tuned_yaml(recipe: Recipe, results: Results) -> str:
     """YAML that `load_recipe` reads, under a comment that says what it rests on."""
     times = results.trace.times if results.trace else None
-    tuned = tuned_recipe(recipe, results.schedule, results.adaptive, times)
+    tuned = tuned_recipe(recipe, results.schedule, results.challenger, times)
     lines = [f"Tuned by spectool. {results.verdict}"]
     if not results.outcome.complete:
         lines.append(

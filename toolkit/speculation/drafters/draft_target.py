@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from toolkit.recipe.release import Release, Version
@@ -14,11 +15,12 @@ from toolkit.speculation.draft_chain import DraftChain
 from toolkit.speculation.interfaces import Drafter, DraftRequest, LanguageModel, Proposal, Step
 from toolkit.speculation.llmapi import LATE_1_3, DraftCheckpoint
 from toolkit.speculation.migration import NGRAM_COSTS, Change
-from toolkit.speculation.teacher_forced import true_token_probs
+from toolkit.speculation.teacher_forced import confidences, true_token_probs
 from toolkit.speculation.tensorrt import FieldPath, FlagValue, external_draft_flags
 from toolkit.speculation.trace import DraftTrace, TracedText, by_position, chance_to_stand
 
 _PREFILL_CHUNK = 512
+_TRACED = -1  # sequences of a trace, downwards: no loop numbers one so
 
 
 class DraftTargetSpeculation(Speculation):
@@ -164,6 +166,9 @@ class DraftTargetDrafter(Drafter):
         self._draft.share(slot, prompt)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        return [chain.proposal() for chain in self._chains(requests)]
+
+    def _chains(self, requests: Sequence[DraftRequest]) -> list[DraftChain]:
         drafts = [DraftChain(request, self._vocab_size) for request in requests]
         drafting = [d for d in drafts if self._room(d.request) > 0]
         self._proposed_at |= {d.request.seq: len(d.request.tokens) for d in drafting}
@@ -181,7 +186,7 @@ class DraftTargetDrafter(Drafter):
                 and len(d.tokens) < self._room(d.request)
             ]
             feeds = [d.tokens[-1:] for d in drafting]
-        return [d.proposal() for d in drafts]
+        return drafts
 
     def _unread(self, request: DraftRequest) -> Sequence[int]:
         """What the draft has not read: the last token, and after full acceptance one before it."""
@@ -207,7 +212,7 @@ class DraftTargetDrafter(Drafter):
         if seq in self._slots:
             self._draft.close(self._slots.pop(seq))
 
-    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
         """One reading of the text: what the draft says at a token does not depend on the start."""
         starts, prompt = len(text.output) - 1, len(text.prompt)
         room = self._draft.max_seq_len - prompt - 1 - np.arange(starts)  # as in `_room`
@@ -224,7 +229,61 @@ class DraftTargetDrafter(Drafter):
             if text.target_probs is not None:
                 probs = chance_to_stand(probs, text.target_probs[1 : reach + 1])
             stands[:reach] = probs
-        return DraftTrace(by_position(stands, depth), offered)
+        sure = None if least is None else self._sure(text, stands, offered, depth, least)
+        return DraftTrace(by_position(stands, depth), offered, sure=sure)
+
+    def _sure(
+        self,
+        text: TracedText,
+        stands: NDArray[np.float64],  # [N] of the first draft from each start
+        offered: NDArray[np.int64],  # [N]
+        depth: int,
+        least: float,
+    ) -> NDArray[np.float64]:  # [N, depth]
+        """How sure the draft is of each of its drafts."""
+        starts, first = len(stands), np.zeros(len(stands))
+        reach = min(starts, max(0, self._draft.max_seq_len - len(text.prompt)))
+        if reach:
+            output = text.output[: reach + 1]
+            first[:reach] = confidences(self._draft, text.prompt, output, self._vocab_size)[1:]
+        if not text.sampling.greedy:
+            return by_position(first, depth)
+        # After a draft that stands goes on what starts one token later. Others leave the text.
+        leaves = [i for i in range(starts) if offered[i] and (i + 1 == starts or not stands[i])]
+        sure = np.zeros((starts, depth))
+        sure[leaves] = self._sure_alone(text, leaves, depth, least)
+        for start in sorted(set(np.flatnonzero(offered)) - set(leaves), reverse=True):
+            sure[start] = [first[start], *sure[start + 1, :-1]]
+        return sure
+
+    def _sure_alone(
+        self, text: TracedText, starts: Sequence[int], depth: int, least: float
+    ) -> NDArray[np.float64]:  # [S, depth]
+        """The same from these starts, drafting as in the loop."""
+        sure = np.zeros((len(starts), depth))
+        longest = len(text.prompt) + len(text.output) + depth
+        size = min(self._draft.max_batch_size, max(1, self._draft.kv_capacity // longest))
+        for first in range(0, len(starts), size):
+            rows = range(first, min(first + size, len(starts)))
+            requests = [
+                DraftRequest(
+                    _TRACED - row,
+                    [*text.prompt, *text.output[: starts[row] + 1]],
+                    depth,
+                    text.sampling,
+                    least,
+                )
+                for row in rows
+            ]
+            try:
+                for request in requests:
+                    self.begin(request.seq, request.tokens[:-1])
+                for row, chain in zip(rows, self._chains(requests), strict=True):
+                    sure[row, : len(chain.sure)] = chain.sure
+            finally:
+                for request in requests:
+                    self.end(request.seq)
+        return sure
 
 
 def _padded(config: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -98,14 +99,14 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
             return "it draws the children of its tree's nodes by chance unless decoding is greedy"
         return None
 
-    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
         tree = self._options.fixed_tree
         if tree is None or not text.sampling.greedy:
-            return super().trace(text, depth)
+            return super().trace(text, depth, least)
         ranks = feature_ranks(self._head, self._target, text, depth)
-        # A chain goes on for as long as it is asked to.
-        chain = [(0,) * level for level in range(1, depth + 1)]
-        return tree_trace(ranks, chain if is_chain(tree.choices) else tree.choices, depth)
+        if is_chain(tree.choices):  # it goes on for as long as it is asked to
+            return replace(super().trace(text, depth, least), ranks=ranks)
+        return tree_trace(ranks, tree.choices, depth)
 
     @classmethod
     def posterior_threshold(cls, options: Speculation) -> float | None:
@@ -175,8 +176,11 @@ class EagleDrafter(FeatureDrafter, EngineOnlyDrafter):
     @classmethod
     def as_deep_as(cls, options: Speculation, depth: int) -> Mapping[str, Any]:
         assert isinstance(options, EagleSpeculation)
-        if options.eagle_use_dynamic_tree:
+        if (tree := options.fixed_tree) is None:
             return {"num_eagle_layers": depth}
+        if is_chain(tree.choices):  # of any depth, see `trace`
+            chain = [(0,) * level for level in range(1, depth + 1)]
+            return cls.with_tree(options, Tree.model_validate(chain))
         return super().as_deep_as(options, depth)
 
     @classmethod

@@ -87,8 +87,8 @@ class FeatureDrafter(Drafter):
         if reader := self._readers.pop(seq, None):
             self._head.close(reader.slot)
 
-    def trace(self, text: TracedText, depth: int) -> DraftTrace:
-        return trace_features(self._head, self._target, text, depth)
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
+        return trace_features(self._head, self._target, text, depth, least)
 
     def _read(
         self, texts: Sequence[tuple[Reader, Sequence[int]]], limit: int | None = None

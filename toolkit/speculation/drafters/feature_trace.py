@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.speculation.heads import FeatureHead
 from toolkit.speculation.interfaces import LanguageModel, SamplingParams, Step
-from toolkit.speculation.sampling import distribution
+from toolkit.speculation.sampling import confidence, distribution
 from toolkit.speculation.trace import UNRANKED, DraftTrace, TracedText, chance_to_stand
 from toolkit.speculation.tree_trace import true_ranks
 
@@ -23,18 +23,30 @@ _BLOCK = 64  # starts whose branches are fed together
 
 
 def trace_features(
-    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
+    head: FeatureHead,
+    target: LanguageModel,
+    text: TracedText,
+    depth: int,
+    least: float | None = None,
 ) -> DraftTrace:
-    """P(a draft of depth d stands) for every start of `text`."""
+    """P(a draft of depth d stands) for every start of `text`, and how sure the head is of it.
+
+    Greedy drafts then go on with the head's own tokens: behind one that does not stand nothing
+    can, but how far the head would go is told by what it would say there.
+    """
     starts = len(text.output) - 1
     accept = np.zeros((starts, depth))
-    for start, d, logits, true in _branches(head, target, text, depth):
-        stands = _chances(head, logits, true, text.sampling)
+    sure = None if least is None else np.zeros((starts, depth))
+    own = least is not None and text.sampling.greedy
+    for start, d, logits, true in _branches(head, target, text, depth, own=own):
+        if sure is not None:
+            sure[start : start + len(logits), d] = [confidence(row) for row in logits]
+        stands = _chances(head, logits[: len(true)], true, text.sampling)
         if text.target_probs is not None:
             after = start + 1 + d
             stands = chance_to_stand(stands, text.target_probs[after : after + len(true)])
         accept[start : start + len(true), d] = stands
-    return DraftTrace(accept, np.full(starts, depth, dtype=np.int64))
+    return DraftTrace(accept, np.full(starts, depth, dtype=np.int64), sure=sure)
 
 
 def feature_ranks(
@@ -43,14 +55,17 @@ def feature_ranks(
     """Of the true token at every depth from every start, among what the head says there."""
     found = np.full((len(text.output) - 1, depth), UNRANKED)
     for start, d, logits, true in _branches(head, target, text, depth):
-        found[start : start + len(true), d] = true_ranks(logits, head.target_ids, true)
+        found[start : start + len(true), d] = true_ranks(logits[: len(true)], head.target_ids, true)
     return found
 
 
 def _branches(
-    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int
+    head: FeatureHead, target: LanguageModel, text: TracedText, depth: int, *, own: bool = False
 ) -> Iterator[tuple[int, int, NDArray[np.float32], NDArray[np.int64]]]:
-    """Block by block (first start, depth from 0, logits [S, D], true tokens [S])."""
+    """Block by block (first start, depth from 0, logits [S, D], true tokens [up to S]).
+
+    Each branch goes on with the true token, or with its `own`.
+    """
     tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
     starts, before = len(text.output) - 1, len(text.prompt) - 1
     features = head.fuse(captured_states(target, tokens[:-2]))  # [before + starts, h]
@@ -66,11 +81,16 @@ def _branches(
                 read = first
             room = max(1, head.max_seq_len - first)
             size = max(1, min(starts - start, room // depth, _BLOCK))
-            block = _Block(tokens[first + 1 :], features[first : first + size], first)
+            true_tokens = tokens[first + 1 :]
+            block = _Block(true_tokens[:size], features[first : first + size], first)
             for d in range(min(depth, room)):
-                rows = block.deeper(head, slot)
-                true = tokens[first + 2 + d : first + 2 + d + size]
-                yield start, d, rows[: len(true)], true
+                logits = block.deeper(head, slot)
+                true = true_tokens[d + 1 : d + 1 + size]
+                yield start, d, logits, true
+                if own:
+                    true = head.target_ids[logits.argmax(axis=1)]
+                # Past the end of the text there is no true token: what is fed decides nothing.
+                block.tokens.append(np.resize(true, size) if len(true) else block.tokens[-1])
             start += size
     finally:
         head.close(slot)
@@ -81,11 +101,11 @@ class _Block:
 
     def __init__(
         self,
-        tokens: NDArray[np.int64],  # the true text from the first start's pair on
-        features: NDArray[np.float32],  # [S, h] of the starts' own pairs
+        tokens: NDArray[np.int64],  # [S] of the starts' own pairs
+        features: NDArray[np.float32],  # [S, h] beside them
         length: int,  # of the head's cache before them
     ) -> None:
-        self.tokens = tokens
+        self.tokens = [tokens]  # by depth, as the features
         self.size = len(features)
         self.length = length
         self.features = [features]  # by depth
@@ -94,8 +114,6 @@ class _Block:
         """Logits [S, D] of every start's next depth."""
         depth, size = len(self.features), self.size
         starts = np.arange(size)
-        # Past the end of the text there is no true token: what is fed there decides nothing.
-        places = [np.minimum(starts + d, len(self.tokens) - 1) for d in range(depth)]
         seen, own = np.tril(np.ones((size, size), np.bool_)), np.eye(size, dtype=np.bool_)
         nothing = np.zeros_like(own)
         mask = np.block(
@@ -107,7 +125,7 @@ class _Block:
         positions = self.length + np.concatenate([starts + d for d in range(depth)])
         step = Step(
             slot,
-            self.tokens[np.concatenate(places)],
+            np.concatenate(self.tokens),
             rows=size,
             positions=np.minimum(positions, head.max_seq_len - 1),
             mask=mask,

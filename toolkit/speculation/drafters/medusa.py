@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ class MedusaDrafter(EngineOnlyDrafter):
     def end(self, seq: int) -> None:
         self._states.pop(seq, None)
 
-    def trace(self, text: TracedText, depth: int) -> DraftTrace:
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
         """All heads in one pass over the text's states: head d ranks the token d + 1 further on."""
         tokens = np.array([*text.prompt, *text.output], dtype=np.int64)
         starts, first = len(text.output) - 1, len(text.prompt)
@@ -117,7 +118,13 @@ class MedusaDrafter(EngineOnlyDrafter):
             found[: starts - d, d] = true_ranks(
                 logits[: starts - d, d], self._heads.target_ids, true
             )
-        return tree_trace(found, self._choices, logits.shape[1])
+        trace = tree_trace(found, self._choices, logits.shape[1])
+        if least is None:
+            return trace
+        sure = np.zeros((starts, depth))
+        heads = min(depth, logits.shape[1])
+        sure[:, :heads] = [[confidence(row) for row in rows] for rows in logits[:, :heads]]
+        return replace(trace, sure=sure)
 
     @classmethod
     def posterior_threshold(cls, options: Speculation) -> float | None:
