@@ -25,9 +25,10 @@ from toolkit.steps import build_graph
 from toolkit.store import Store, digest
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.journal import Journal
-from toolkit.tuning.rounds import round_work
+from toolkit.tuning.rounds import models_work, round_work
 from toolkit.tuning.session import Outcome
 from toolkit.tuning.spread import measure_on
+from toolkit.tuning.tracing import TracingOn
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def measured_by(
     *,
     threads: int | None,
     log: Callable[[str], None],
-) -> tuple[Mapping[str, str | int], Callable[[Grid, Journal], Outcome]]:
-    """The machine that most nodes are, and how those nodes measure the rounds of a grid.
+) -> tuple[Mapping[str, str | int], Callable[[Grid, Journal], Outcome], TracingOn]:
+    """The machine that most nodes are, and how those nodes measure a grid's rounds and trace.
 
     Times of unlike machines are never mixed: the others get no round.
     """
@@ -121,17 +122,19 @@ def measured_by(
         labels={**labels_here(), **{k: str(v) for k, v in built_on.items() if v is not None}},
     )
 
+    models = models_work(built, store, threads)
+
     def rounds(grid: Grid, journal: Journal) -> Outcome:
         return measure_on(
             cluster,
             grid,
             journal,
-            work=lambda round: round_work(built, grid, round, store, threads),
+            work=lambda round: round_work(models, grid, round),
             needs=needs,
             log=log,
         )
 
-    return machine, rounds
+    return machine, rounds, TracingOn(cluster, built, store, needs, threads, log)
 
 
 def plan_for(recipe: Recipe, session: Session, store: Store, offline: bool | None) -> Plan:

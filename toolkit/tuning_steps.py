@@ -45,7 +45,7 @@ def tuning_steps(plan: Plan) -> Iterator[Step]:
                 title=f"{title}: trace {domain}",
                 inputs=wanted,
                 outputs=(f"outputs of {domain}",),
-                needs=_needs(recipe, alone=False),
+                needs=_needs(recipe),
             )
         times = f"step_times/{key}"
         yield Step(
@@ -54,7 +54,7 @@ def tuning_steps(plan: Plan) -> Iterator[Step]:
             title=f"{title}: step times",
             inputs=(*wanted, *traces.values()),  # their lengths are the contexts that are timed
             outputs=("step-times.json",),
-            needs=_needs(recipe, alone=True),
+            needs=_needs(recipe),
         )
         before = (*wanted, times)
     for batch in tune.batch:
@@ -65,12 +65,12 @@ def tuning_steps(plan: Plan) -> Iterator[Step]:
                 title=f"{title}: measure batch {batch}, {domain}",
                 inputs=before,
                 outputs=("journal.jsonl",),
-                needs=_needs(recipe, alone=True),
+                needs=_needs(recipe),
             )
 
 
-def _needs(recipe: Recipe, *, alone: bool) -> Needs:
-    """The machine that the engines were built on, or one like it."""
+def _needs(recipe: Recipe) -> Needs:
+    """The machine that the engines were built on, or one like it, alone: they use all of it."""
     backend = BACKENDS[recipe.backend]
     gpus = max(backend.gpus(recipe, role) for role in recipe.models())
-    return Needs(gpus=gpus, alone=alone, labels=dict(backend.builder(recipe)))
+    return Needs(gpus=gpus, alone=True, labels=dict(backend.builder(recipe)))

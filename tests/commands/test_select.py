@@ -61,3 +61,8 @@ def test_bad_candidates_are_one_message(place, capsys):
     said = capsys.readouterr()
     assert "cannot select: 2 problem(s)" in said.err
     assert said.out == ""
+
+
+def test_a_cluster_is_refused_with_the_reason(place, capsys):
+    assert select(place, "--on", "ray") == 2
+    assert "one table of one target's step times" in capsys.readouterr().err

@@ -79,9 +79,47 @@ def test_all_nodes_measure_and_the_choice_is_the_same(ray_cluster, place, tmp_pa
     assert again["settings"] == there["settings"]
 
 
-def test_a_trace_is_read_here(ray_cluster, place, tmp_path, capsys):
-    words = ["tune", str(place / "tiny.yaml"), "--store", str(place / "store"), "--mode", "trace"]
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--on", f"ray:{ray_cluster.address}", "--out", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "with --on use --mode grid" in capsys.readouterr().err
+def test_nodes_trace_too_and_predict_what_this_machine_does(ray_cluster, place, tmp_path, capsys):
+    words = ("--mode", "trace", "--k", "1..8")
+    here, _ = tune(place, tmp_path / "here", capsys, *words)
+    there, said = tune(
+        place, tmp_path / "there", capsys, *words, "--on", f"ray:{ray_cluster.address}"
+    )
+    assert "trace demo (" in said
+    assert "step times (" in said
+    assert there["trace"]["prompts"] == here["trace"]["prompts"] == 6
+    assert there["trace"]["outputs_cached"]  # the same texts: they were in the store
+    # Acceptance is exact, whoever reads; times are those of the moment.
+    for found in (here, there):
+        assert [cell["k"] for cell in found["trace"]["summary"]] == list(range(9))
+        assert found["trace"]["step_times"]
+    assert [c["acceptance_length"] for c in there["trace"]["summary"]] == [
+        c["acceptance_length"] for c in here["trace"]["summary"]
+    ]
+    # Only the points that are worth it are measured, plain decoding among them, by several nodes.
+    ks = {cell["k"] for cell in there["summary"]}
+    assert 0 in ks
+    assert len(ks) <= 4
+    assert len({slot["node"] for slot in there["timeline"]}) >= 2
+    for predicted, measured in (
+        point["acceptance_length"] for point in there["trace"]["predicted_and_measured"]
+    ):
+        assert predicted == pytest.approx(measured)
+    # The same command finds traces, step times and rounds.
+    again, _ = tune(place, tmp_path / "there", capsys, *words, "--on", f"ray:{ray_cluster.address}")
+    assert again["rounds"]["resumed"] == there["rounds"]["measured"]
+    assert again["trace"]["step_times"] == there["trace"]["step_times"]
+
+
+def test_nodes_read_a_log(ray_cluster, place, tmp_path, capsys):
+    lines = [json.dumps({"prompt": text, "output": "nnnnnnnn"}) for text in TEXTS]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(lines), encoding="utf-8")
+    words = ("--mode", "trace", "--log", str(log), "--k", "1,2")
+    here, _ = tune(place, tmp_path / "here", capsys, *words)
+    there, _ = tune(place, tmp_path / "there", capsys, *words, "--on", f"ray:{ray_cluster.address}")
+    assert there["trace"]["log"] == str(log)
+    assert there["trace"]["agreement"] == here["trace"]["agreement"]
+    assert [c["acceptance_length"] for c in there["trace"]["summary"]] == [
+        c["acceptance_length"] for c in here["trace"]["summary"]
+    ]

@@ -1,5 +1,7 @@
 """Adaptive lengths: which are scored, which meet the best fixed one, and what that decides."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from toolkit.speculation.loop import Chunk
 from toolkit.speculation.trace import DraftTrace, by_position
 from toolkit.tuning.adaptive import (
     Trial,
+    challenger_of,
+    measure_pair,
     policies,
     promising,
     promising_tree,
@@ -125,7 +129,12 @@ def test_both_meet_in_the_same_rounds_and_a_second_look_measures_nothing(
     def trials():
         conditions = Conditions(max_tokens=6, sampling=Sampling(), stop_tokens=frozenset())
         contest = {1: (Adaptive(1, 4), 2)}
-        return try_out(plan.rounds(), contest, loop, conditions, Journal(tmp_path, {}), 0)
+
+        def pairs(pairings, keep):
+            for pairing in pairings:
+                keep(pairing.round, measure_pair(pairing, loop, conditions, 0))
+
+        return try_out(plan.rounds(), contest, pairs, Journal(tmp_path, {}), 0)
 
     measured = []
     [trial] = trials()
@@ -191,3 +200,11 @@ def test_the_tuned_recipe_carries_it():
     assert (sure.max_draft_len, sure.draft_length.policy, sure.draft_length.threshold) == (
         6, "confidence", 0.6,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "challenger",
+    [Adaptive(1, 8), Confidence(8, 0.4), ChosenTree(((0,), (1,), (0, 0)))],
+)
+def test_a_challenger_goes_to_another_machine_and_is_the_same(challenger):
+    assert challenger_of(json.loads(json.dumps(challenger.to_json()))) == challenger

@@ -60,6 +60,7 @@ def select(
     threads: Threads = None,
     override: Overrides = None,
     store: StoreDir = None,
+    on: Annotated[str | None, typer.Option("--on", hidden=True)] = None,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
@@ -69,6 +70,7 @@ def select(
     alone. For each batch size: acceptance, what drafting costs beside a step of the target, memory,
     and the acceptance at which it would break even, which says what retraining could gain.
     """
+    from toolkit.errors import InputError
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.recipe.load import load_recipe
     from toolkit.store import open_store
@@ -76,6 +78,12 @@ def select(
     from toolkit.tuning.select import document
     from toolkit.tuning.setup import check, with_options
 
+    if on is not None:
+        raise InputError(
+            "select holds every candidate against one table of one target's step times, so it "
+            "runs on this machine alone; leave --on out (tune --mode trace --on ray measures one "
+            "candidate on a cluster)"
+        )
     options = {
         "k": k,
         "batch": batch,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ from toolkit.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.backends.runtime import Runtime
     from toolkit.commands.tune_place import Place
     from toolkit.engine.built import BuiltModels
     from toolkit.measure.prompts import PromptSet
@@ -123,7 +122,7 @@ def tune(
     prompts, and only those decide. For Medusa and EAGLE it also finds the best trees.
 
     With --on ray the rounds are measured by all nodes of a cluster that are alike; which one ran
-    where stands in the report.
+    where stands in the report. With --mode trace they also trace, a prompt set each.
     """
     from toolkit.commands.tune_output import say
     from toolkit.commands.tune_place import place_of
@@ -151,7 +150,7 @@ def tune(
     }
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
-    traffic = _log_of(mode, on, log, found.tune.prompts_per_domain)
+    traffic = _log_of(mode, log, found.tune.prompts_per_domain)
     sets = (
         load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
         if traffic is None
@@ -168,7 +167,7 @@ def tune(
         ) as place,
     ):
         work = _Work(found, sets, place, _templates(place.built), directory, fresh)
-        results = work.grid() if mode == "grid" else work.trace(where, traffic)
+        results = work.grid() if mode == "grid" else work.trace(traffic)
         if results is None:
             raise typer.Exit(INTERRUPTED)
         comparison = _compared(results, old, against)
@@ -208,7 +207,7 @@ def _templates(built: BuiltModels) -> dict[str, str | None]:
     return {role: load_tokenizer(path).chat_template for role, path in built.tokenizers.items()}
 
 
-def _log_of(mode: str, on: str | None, log: Path | None, limit: int | None) -> Log | None:
+def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
     """What --log names, after checking that the two options go together."""
     from toolkit.errors import InputError, did_you_mean
     from toolkit.measure.trace_log import load_log
@@ -217,8 +216,6 @@ def _log_of(mode: str, on: str | None, log: Path | None, limit: int | None) -> L
         raise InputError(
             f"--mode {mode}: allowed are {' and '.join(MODES)}{did_you_mean(mode, MODES)}"
         )
-    if on and mode == "trace":
-        raise InputError("--mode trace reads the models of this machine; with --on use --mode grid")
     if log is None:
         return None
     if mode != "trace":
@@ -241,29 +238,26 @@ class _Work:
         """Every point."""
         return self._measure(self._all_points())
 
-    def trace(self, store: Store, log: Log | None) -> Results | None:
+    def trace(self, log: Log | None) -> Results | None:
         """The points that a trace says are worth it."""
         from toolkit.commands.tune_place import log as say
-        from toolkit.tuning.trace_mode import predict, require_logits, step_times, trace
+        from toolkit.tuning.trace_mode import predict, step_times
 
-        runtime = self.place.runtime
-        assert runtime is not None  # with --on there is no such mode
-        require_logits(runtime)
+        tracing = self.place.tracing
         grid = self._all_points()
         engine = {
             "engine": self.place.identity["engines"]["target"],
             "tokenizer": self.place.identity["tokenizer"],
             "backend": self.place.identity["backend"],
         }
-        traced = trace(self.recipe, grid, runtime, engine, store, log, confident=True)
+        traced = tracing.trace(grid, engine, log)
         say(
             f"traced {len(traced.texts)} texts in {sum(traced.seconds.values()):.1f} s "
             f"({traced.generated_tokens} tokens generated{_cached(traced.cached)})"
         )
         times = step_times(
             grid,
-            runtime,
-            self.recipe.tune.sampling,
+            tracing.times,
             traced,
             self.directory,
             self.place.identity,
@@ -277,32 +271,17 @@ class _Work:
         results = self._measure(confirm, report)
         if results is None or results.outcome.interrupted:
             return results
-        trials = self._trials(runtime, confirm, report)
+        trials = self._trials(confirm, report)
         return replace(results, trace=replace(report, trials=trials))
 
-    def _trials(self, runtime: Runtime, confirm: ConfirmGrid, report: TraceReport) -> list[Trial]:
+    def _trials(self, confirm: ConfirmGrid, report: TraceReport) -> list[Trial]:
         """Policies and trees against the best fixed lengths, where they promise more."""
         from toolkit.commands.tune_place import log as say
-        from toolkit.tuning.adaptive import (
-            Challenger,
-            changes,
-            promising,
-            promising_tree,
-            try_out,
-        )
+        from toolkit.tuning.adaptive import promising, promising_tree, try_out
         from toolkit.tuning.journal import Journal
-        from toolkit.tuning.setup import conditions
-
-        def loop(challenger: Challenger | None) -> Any:
-            if challenger is None:
-                return runtime.loop(draft_len=max(confirm.ks), max_prefill_tokens=sys.maxsize)
-            options = runtime.recipe.speculation
-            options = options.model_copy(update=changes(options, challenger))
-            recipe = runtime.recipe.model_copy(update={"speculation": options})
-            return replace(runtime, recipe=recipe).loop(max_prefill_tokens=sys.maxsize)
 
         trials: list[Trial] = []
-        shared = conditions(self.recipe, frozenset(runtime.tokenizer.eos_ids))
+        pairs = partial(self.place.tracing.pairs, confirm)
         for contest in (
             promising(report.adaptive, report.choices),
             promising_tree(report.trees, report.choices),
@@ -311,7 +290,7 @@ class _Work:
             journal = Journal(self.directory, {**self.place.identity, "contest": asked})
             if self.fresh:
                 journal.clear()
-            trials += try_out(confirm.rounds(), contest, loop, shared, journal, confirm.seed)
+            trials += try_out(confirm.rounds(), contest, pairs, journal, confirm.seed)
         for trial in trials:
             say(str(trial))
         return trials

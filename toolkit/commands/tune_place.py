@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.backends.runtime import Runtime
     from toolkit.checkpoint.tokenizer import Tokenizer
     from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from toolkit.tuning.grid import Grid
     from toolkit.tuning.journal import Journal
     from toolkit.tuning.session import Outcome
+    from toolkit.tuning.tracing import Tracing
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Place:
     identity: dict[str, Any]
     tokenizer: Tokenizer
     measure: Callable[[Grid, Journal], Outcome]
-    runtime: Runtime | None = None  # loaded here
+    tracing: Tracing
 
 
 @contextmanager
@@ -56,9 +56,9 @@ def place_of(
     with cluster_for(on, [plan], store, say) as session:
         built = build_with(session, [plan], store, offline=offline, report=_built)[0]
         built = replace(built, recipe=found)
-        machine, measure = measured_by(session, built, store, threads=threads, log=log)
+        machine, measure, tracing = measured_by(session, built, store, threads=threads, log=log)
         identity = identify(built, threads=threads, where=machine)
-        yield Place(built, identity, load_tokenizer(built.tokenizer_dir), measure)
+        yield Place(built, identity, load_tokenizer(built.tokenizer_dir), measure, tracing)
 
 
 def _here(
@@ -69,6 +69,7 @@ def _here(
     from toolkit.plan import make_plan
     from toolkit.tuning.session import identify, measure
     from toolkit.tuning.setup import conditions, for_every_k, warm_up_prompt
+    from toolkit.tuning.tracing import TracingHere
 
     built = build(make_plan(original, store), store, offline=offline, report=_built)
     built = replace(built, recipe=found)
@@ -89,7 +90,8 @@ def _here(
             log=log,
         )
 
-    return Place(built, identify(built, threads=threads), tokenizer, rounds, runtime)
+    tracing = TracingHere(found, runtime, store)
+    return Place(built, identify(built, threads=threads), tokenizer, rounds, tracing)
 
 
 def log(line: str) -> None:

@@ -12,7 +12,10 @@ WORK = Registry(
     {
         "artefact": "toolkit.execute:make_artefact",
         "head_data": "toolkit.training.shard_step:fill",
+        "contest": "toolkit.tuning.rounds:measure_contest",
         "round": "toolkit.tuning.rounds:measure",
+        "step_times": "toolkit.tuning.trace_work:time_steps",
+        "trace": "toolkit.tuning.trace_work:read",
     },
 )
 

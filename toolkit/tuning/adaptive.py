@@ -9,12 +9,14 @@ turns; only an interval above 1 makes it the tuned recipe's.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from toolkit.backends.runtime import Runtime
 from toolkit.measure.metrics import ratio, tpot_ns
 from toolkit.measure.records import GroupRun
 from toolkit.measure.run import Conditions, Loop, measure_group
@@ -35,6 +37,30 @@ THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of confidence
 
 Policy = Adaptive | Confidence
 Challenger = Policy | ChosenTree
+# Drafts as the challenger does where a request leaves it open; None: with the recipe's options.
+Loops = Callable[[Challenger | None], Loop]
+
+
+def challenger_of(said: Mapping[str, Any]) -> Challenger:
+    """What its `to_json` wrote."""
+    options = {name: value for name, value in said.items() if name != "name"}
+    if said["name"] == "tree":
+        return ChosenTree(tuple(map(tuple, options["choices"])))
+    kinds: dict[str, type[Policy]] = {"adaptive": Adaptive, "confidence": Confidence}
+    return kinds[said["name"]](**options)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A round in which a challenger meets a fixed length."""
+
+    round: Round
+    challenger: Challenger
+    fixed: int
+
+
+# Measures pairings and hands over the runs of each, [fixed, challenger], as they come.
+Pairs = Callable[[Sequence[Pairing], Callable[[Round, list[GroupRun]], None]], None]
 
 
 @dataclass(frozen=True)
@@ -134,23 +160,23 @@ def promising_tree(trees: Trees | None, choices: Sequence[Choice]) -> Contest:
 
 
 def try_out(
-    rounds: Sequence[Round],
-    contest: Contest,
-    # Drafts as the challenger does where a request leaves it open; None: with the recipe's options.
-    loop: Callable[[Challenger | None], Loop],
-    conditions: Conditions,
-    journal: Journal,
-    seed: int,
+    rounds: Sequence[Round], contest: Contest, pairs: Pairs, journal: Journal, seed: int
 ) -> list[Trial]:
     """Both, in turns, in rounds of every batch size in the contest; what was measured is kept."""
     done = journal.load()
+    meeting = [round for round in rounds if round.batch_size in contest]
+
+    def keep(round: Round, runs: list[GroupRun]) -> None:
+        done[round.key] = runs
+        journal.append(round.key, runs)
+
+    todo = [Pairing(r, *contest[r.batch_size]) for r in meeting if r.key not in done]
+    if todo:
+        pairs(todo, keep)
     trials = []
     for batch, (challenger, fixed) in sorted(contest.items()):
         values: dict[str, list[list[float]]] = {}
-        for round in [round for round in rounds if round.batch_size == batch]:
-            if round.key not in done:
-                done[round.key] = _pair(round, challenger, fixed, loop, conditions, seed)
-                journal.append(round.key, done[round.key])
+        for round in [round for round in meeting if round.batch_size == batch]:
             values.setdefault(round.domain, []).append(_ratios(*done[round.key]))
         rng = np.random.default_rng([seed, batch])
         gain = quantile_interval(list(values.values()), 0.5, rng)
@@ -159,19 +185,29 @@ def try_out(
     return trials
 
 
-def _pair(
-    round: Round,
-    challenger: Challenger,
-    fixed: int,
-    loop: Callable[[Challenger | None], Loop],
-    conditions: Conditions,
-    seed: int,
+def loops_of(runtime: Runtime, longest: int) -> Loops:
+    """Of the loaded models; fixed lengths up to `longest`."""
+
+    def loop(challenger: Challenger | None) -> Loop:
+        if challenger is None:
+            return runtime.loop(draft_len=longest, max_prefill_tokens=sys.maxsize)
+        options = runtime.recipe.speculation
+        options = options.model_copy(update=changes(options, challenger))
+        recipe = runtime.recipe.model_copy(update={"speculation": options})
+        return replace(runtime, recipe=recipe).loop(max_prefill_tokens=sys.maxsize)
+
+    return loop
+
+
+def measure_pair(
+    pairing: Pairing, loop: Loops, conditions: Conditions, seed: int
 ) -> list[GroupRun]:
     """[fixed, challenger], measured in random order."""
+    round, challenger = pairing.round, pairing.challenger
     order = np.random.default_rng([seed, int(round.key, 16)]).permutation(2)
     runs: dict[int, GroupRun] = {}
     for which in map(int, order):
-        k = (fixed, challenger.max_draft_len)[which]
+        k = (pairing.fixed, challenger.max_draft_len)[which]
         runs[which] = measure_group(
             loop((None, challenger)[which]),
             round.prompts,

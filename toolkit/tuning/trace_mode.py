@@ -244,7 +244,7 @@ def _drafter(runtime: Runtime) -> Drafter:
 
 
 def step_times(
-    grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced, directory: Path,
+    grid: Grid, measure: Callable[[Grid, Traced], StepTimes], traced: Traced, directory: Path,
     identity: Mapping[str, Any], *, fresh: bool,
 ) -> StepTimes:  # fmt: skip
     """From the results directory where the same run left them, else measured now."""
@@ -252,7 +252,7 @@ def step_times(
     path = directory / f"step-times-{digest(asked)[:12]}.json"
     if not fresh and (known := _read_times(path)):
         return known
-    times = whole_table(grid, runtime, sampling, traced)
+    times = measure(grid, traced)
     write_atomic(path, json.dumps(times.to_json()) + "\n")
     return times
 
