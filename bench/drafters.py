@@ -32,6 +32,7 @@ from toolkit.store import Store
 
 RECIPES = {
     "smollm2/135m_eagle3": 3,
+    "smollm2/135m_eagle3_tree": 3,
     "smollm2/135m_medusa": 3,
     "smollm2/135m_ngram": 8,
     "smollm2/135m_suffix": 8,
