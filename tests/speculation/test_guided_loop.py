@@ -422,7 +422,7 @@ def test_masking_only_the_drafts_tokens_and_not_its_distribution_is_noticed():
 
 
 def test_masking_after_the_filters_instead_of_before_is_noticed(monkeypatch):
-    def late(state, proposal, output):
+    def late(state, proposal, output, epsilon):
         sampling, position = state.request.sampling, len(state.tokens)
         row = distribution(output.logits[0], sampling) * np.resize(
             np.append(state.matcher.mask(), [False]), VOCAB
