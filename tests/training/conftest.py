@@ -21,8 +21,10 @@ from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer, write_tokeni
 from toolkit.engine.cpu import build_cpu_engine
 from toolkit.engine.directory import read_engine
 from toolkit.recipe.schema import EngineLimits, ModelSpec
+from toolkit.training.batches import TrainingData
 from toolkit.training.generate import DataPlan, Generator
 from toolkit.training.prompts import load_prompt_book
+from toolkit.training.target import Target, read_target
 
 LIMITS = EngineLimits(max_batch_size=16, max_input_len=100, max_seq_len=160)
 LAYERS = 8
@@ -87,3 +89,13 @@ def data_dir(tiny: TinyTarget, tmp_path_factory: pytest.TempPathFactory) -> Path
         plan = DataPlan(**{**vars(PLAN), "split": split})
         Generator(tiny.model, tiny.tokenizer, book, plan).fill(root / "data", range(shards))
     return root / "data"
+
+
+@pytest.fixture(scope="module")
+def target(tiny: TinyTarget) -> Target:
+    return read_target(tiny.checkpoint_dir)
+
+
+@pytest.fixture(scope="module")
+def splits(data_dir: Path) -> tuple[TrainingData, TrainingData]:
+    return TrainingData(data_dir, "train"), TrainingData(data_dir, "heldout")

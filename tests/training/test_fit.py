@@ -21,19 +21,8 @@ from toolkit.training.batches import TrainingData
 from toolkit.training.draft import DraftModel, layer_problems
 from toolkit.training.fit import STATE, Fit, FitOptions, write_head
 from toolkit.training.head import HeadOptions, draft_ids
-from toolkit.training.target import read_target
 
 FAST = FitOptions(minutes=60, max_steps=40, batch=16, learning_rate=5e-3, warmup_steps=5)
-
-
-@pytest.fixture(scope="module")
-def target(tiny):
-    return read_target(tiny.checkpoint_dir)
-
-
-@pytest.fixture(scope="module")
-def splits(data_dir):
-    return TrainingData(data_dir, "train"), TrainingData(data_dir, "heldout")
 
 
 def fit(target, splits, out, name="eagle3", options=FAST, vocab=160, **head):

@@ -10,14 +10,8 @@ from toolkit.training.batches import TrainingData, make_batch
 from toolkit.training.decoder import Rotary, heads, linear, mlp, rms_norm
 from toolkit.training.draft import DraftModel
 from toolkit.training.head import HeadOptions, draft_ids, loss, matches
-from toolkit.training.target import read_target
 
 HIDDEN = 64
-
-
-@pytest.fixture(scope="module")
-def target(tiny):
-    return read_target(tiny.checkpoint_dir)
 
 
 @pytest.fixture(scope="module")

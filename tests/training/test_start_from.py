@@ -17,13 +17,11 @@ from toolkit.checkpoint.heads.source import open_head_files
 from toolkit.errors import CheckpointError, InputError
 from toolkit.registry import HEAD_TRAINERS
 from toolkit.store import Store
-from toolkit.training.batches import TrainingData
 from toolkit.training.draft import DraftModel
 from toolkit.training.fit import Fit, FitOptions, write_head
 from toolkit.training.head import HeadOptions, draft_ids
 from toolkit.training.published import StartFrom, begin
 from toolkit.training.session import TargetFiles, train
-from toolkit.training.target import read_target
 
 FAST = {"minutes": 60, "batch": 16, "learning_rate": 5e-3, "warmup_steps": 5}
 LEARNT = {  # kind -> what a run of some steps is asked for
@@ -32,16 +30,6 @@ LEARNT = {  # kind -> what a run of some steps is asked for
     "medusa": (160, {"heads": 3, "head_layers": 2}),
     "medusa, lm_heads of its own": (None, {"heads": 2, "full_lm_head": True}),
 }
-
-
-@pytest.fixture(scope="module")
-def target(tiny):
-    return read_target(tiny.checkpoint_dir)
-
-
-@pytest.fixture(scope="module")
-def splits(data_dir):
-    return TrainingData(data_dir, "train"), TrainingData(data_dir, "heldout")
 
 
 @pytest.fixture(scope="module")
