@@ -112,8 +112,8 @@ class MedusaDrafter(EngineOnlyDrafter):
         states = captured_states(self._target, tokens[:-2])[first - 1 :]
         logits = self._heads.logits(states)  # [N, heads, D]
         found = np.full((starts, depth), UNRANKED)
-        heads = min(depth, logits.shape[1], starts)
-        for d in range(heads):
+        heads = min(depth, logits.shape[1])
+        for d in range(min(heads, starts)):
             true = tokens[first + 1 + d :]
             found[: starts - d, d] = true_ranks(
                 logits[: starts - d, d], self._heads.target_ids, true
@@ -122,7 +122,6 @@ class MedusaDrafter(EngineOnlyDrafter):
         if least is None:
             return trace
         sure = np.zeros((starts, depth))
-        heads = min(depth, logits.shape[1])
         sure[:, :heads] = [[confidence(row) for row in rows] for rows in logits[:, :heads]]
         return replace(trace, sure=sure)
 
