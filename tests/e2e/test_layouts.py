@@ -225,6 +225,7 @@ def test_cancelling_a_grpc_stream_frees_its_slot(deployment, num_draft_tokens):
     def cancel():
         with GrpcStream(deployment.address.grpc, deployment.model, ask) as stream:
             next(iter(stream))
+            assert active(deployment) > 0
             stream.cancel()
 
     assert stops_early(deployment, cancel)
