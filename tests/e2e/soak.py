@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from tests.serving.conftest import with_layout
 from tests.serving.test_ports import free_ports
 from toolkit.backends.runtime import open_runtime
 from toolkit.engine.built import BuiltModels
+from toolkit.errors import RunError
 from toolkit.serving.client import Ask, metrics
 from toolkit.serving.load.arrivals import Closed, Until
 from toolkit.serving.load.drive import drive
@@ -100,7 +99,6 @@ class Report:
     hostile_answered: Counter[str] = field(default_factory=Counter)  # must not happen
     hung: int = 0
     held: dict[str, float] = field(default_factory=dict)  # gauges in the end; all must be 0
-    ended: str = ""  # why the server is gone, if it is
     memory_mb: list[float] = field(default_factory=list)  # of the server, over time
     figures: Figures | None = None
 
@@ -116,8 +114,6 @@ class Report:
         found += [f"{n} good request(s) failed: {what}" for what, n in self.failures.items()]
         found += [f"{n} x answered though hostile: {w}" for w, n in self.hostile_answered.items()]
         found += [f"still held: {name} {value}" for name, value in self.held.items() if value]
-        if self.ended:
-            found.append(self.ended)
         if self.hung:
             found.append(f"{self.hung} request(s) got no answer in time")
         if self.conditions.seconds >= 60 and abs(self.memory_growth) > 0.05:
@@ -172,10 +168,9 @@ def soak(
         say(f"serving; {conditions.seconds:.0f} s of load ...")
         asyncio.run(_load(server, manifest["entry"], asks, wanted, report))
         if (code := server.poll()) is not None:
-            report.ended = server.failure(f"tritonserver ended by itself with exit code {code}")
-            shutil.copy(server.log, Path(tempfile.gettempdir()) / f"soak-{server.pid}.log")
-        else:
-            report.held = _held(address)
+            # Raised in here, so that the server keeps its log.
+            raise RunError(server.failure(f"tritonserver ended by itself with exit code {code}"))
+        report.held = _held(address)
     return report
 
 
