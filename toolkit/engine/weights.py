@@ -34,7 +34,6 @@ class Weights:
         self._checkpoint = checkpoint
         self._int8 = int8
         self._names = frozenset(checkpoint.names())
-        self._last: tuple[str, NDArray[Any]] | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -57,20 +56,14 @@ class Weights:
         ids: NDArray[np.int64] = self._checkpoint.tensor(D2T)
         return ids + np.arange(len(ids))
 
-    def linear(self, name: str, rows: slice) -> Any:
+    def linear(self, name: str) -> Any:
         """[out, in] of one projection."""
-        matrix = self._read(name)[rows]
+        matrix = self._checkpoint.tensor(name)
         return self._quantized(matrix) if self._int8 else self._float(matrix)
 
-    def vector(self, name: str, rows: slice = slice(None)) -> Any:
+    def vector(self, name: str) -> Any:
         """A norm weight or a bias."""
-        return self._float(self._read(name)[rows])
-
-    def _read(self, name: str) -> NDArray[Any]:
-        # q, k and v are three cuts of one tensor: join it once.
-        if self._last is None or self._last[0] != name:
-            self._last = name, self._checkpoint.tensor(name)
-        return self._last[1]
+        return self._float(self._checkpoint.tensor(name))
 
     def _float(self, values: NDArray[Any]) -> Any:
         from openvino import opset13 as op

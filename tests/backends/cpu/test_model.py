@@ -295,3 +295,10 @@ class TestRefusals:
 def whole_after(engine_dir, past, new):
     model = CpuBackend().load(engine_dir)
     return whole(model, np.concatenate([past, new]))[-len(new) :]
+
+
+def test_rotation_is_one_kernel_for_queries_and_one_for_keys(loaded):
+    """OpenVINO finds it by its exact form; written otherwise it is eight of them."""
+    graph = loaded._paged._request.get_compiled_model().get_runtime_model()
+    kinds = [node.get_rt_info()["layerType"].astype(str) for node in graph.get_ops()]
+    assert kinds.count("RoPE") == 2 * loaded.engine.settings.num_layers

@@ -85,14 +85,14 @@ def _graph(weights: Weights, count: int, layers: int, shared: bool) -> Any:
     for h in range(count):
         x = hidden
         for layer in range(layers):
-            y = op.matmul(x, weights.linear(f"{h}.{layer}.weight", slice(None)), False, True)
+            y = op.matmul(x, weights.linear(f"{h}.{layer}.weight"), False, True)
             x = op.add(x, op.swish(op.add(y, weights.vector(f"{h}.{layer}.bias"))))
         if not shared:
-            x = op.matmul(x, weights.linear(f"{h}.lm_head", slice(None)), False, True)
+            x = op.matmul(x, weights.linear(f"{h}.lm_head"), False, True)
         states.append(op.unsqueeze(x, one))
     logits = op.concat(states, 1)  # [B, heads, H or D]
     if shared:  # one matrix for all of them is read once
-        logits = op.matmul(logits, weights.linear("lm_head", slice(None)), False, True)
+        logits = op.matmul(logits, weights.linear("lm_head"), False, True)
     result = op.result(logits)
     result.output(0).get_tensor().set_names({"logits"})
     return Model([result], [hidden], "MedusaHeads")
