@@ -1,55 +1,120 @@
-"""Ranking five drafts against measuring two grid points: python bench/select_drafts.py
+"""Ranking five drafts without generating with any: python bench/select_drafts.py
 
-`spectool select` compares layer subsets, int8 and lookup beside the recipe's own draft;
-`spectool tune` measures plain decoding and one draft length at two batch sizes on the same prompts.
-Both start from built engines, one after the other. The last line of --json is one document.
+`spectool select` ranks the recipe's own draft (four layers), another layer subset, its int8 form,
+lookup and an EAGLE-3 head. Beside it `spectool tune` measures plain decoding and one draft length
+at two batch sizes, which is what ranking must undercut; then every candidate is measured in closed
+loop on the same prompts, at the draft lengths that select gave it, to see whether the order holds.
+All start from built engines, one after the other. The last line of --json is one document.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-DRAFTS = ("target@layers=0,1,2,3,28,29", "target@layers=0,29", "draft@w8a16", "ngram")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from toolkit.recipe.load import dump_recipe, load_recipe
+from toolkit.tuning.candidates import candidates
+
+ROOT = Path(__file__).parents[1]
+HEAD = ROOT / "recipes" / "smollm2" / "135m_eagle3.yaml"
+DRAFTS = ("target@layers=0,29", "draft@w8a16", "ngram", str(HEAD))
 POINTS = 2
 
 
 def main() -> int:
     options = _options()
-    prompts = ["--prompts-per-domain", options.prompts_per_domain]
-    sizes = ["--batch", options.batch, "--max-tokens", options.max_tokens, *prompts]
-    drafts = [word for draft in options.draft or DRAFTS for word in ("--draft", draft)]
+    drafts = options.draft or DRAFTS
+    words = [word for draft in drafts for word in ("--draft", draft)]
+    texts = ["--max-tokens", options.max_tokens, "--prompts-per-domain", options.prompts_per_domain]
+    sizes = ["--batch", options.batch, *texts]
     seed = ["--seed", str(time.time_ns() % 2**31)]
-    with tempfile.TemporaryDirectory(prefix="bench-select-") as area:
+    with tempfile.TemporaryDirectory(prefix="bench-select-") as folder:
+        area = Path(folder)
         few = ["--batch", "1", "--max-tokens", "4", "--prompts-per-domain", "2", "--k", "1"]
-        _spectool("select", options, *drafts, *few)  # builds every engine
-        found, took = _timed("select", options, *drafts, *sizes, "--k", options.k, *seed, "--json")
-        grid = ["--k", options.k.rpartition(".")[2], "--out", area, "--json", *seed]
+        _spectool("select", options, *words, *few)  # builds every engine
+        found, took = _timed("select", options, *words, *sizes, "--k", options.k, *seed, "--json")
+        grid = ["--k", options.k.rpartition(".")[2], "--out", str(area / "grid"), "--json", *seed]
         _, grid_took = _timed("tune", options, *sizes, *grid)
+        recipes = {c.name: c.recipe for c in candidates(load_recipe(options.recipe), drafts)}
+        ranked = []
+        for number, each in enumerate(found["candidates"]):
+            file = area / f"{number}.yaml"
+            file.write_text(dump_recipe(recipes[each["name"]]), encoding="utf-8")
+            loop = _closed_loop(options, str(file), each["points"], area / str(number), texts, seed)
+            ranked.append({"name": each["name"], "predicted": each["mean_speedup"], **loop})
     result = {
         "select_s": took,
         "grid_points_s": grid_took,
-        "order": [each["name"] for each in found["candidates"]],
-        "mean_speedup": [each["mean_speedup"] for each in found["candidates"]],
+        "candidates": ranked,
+        "swapped": swapped(ranked),
     }
     print(json.dumps(result) if options.json else table(result))
     return 0
 
 
+def swapped(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pairs that closed loop has the other way round; `surely`: their intervals lie apart."""
+    return [
+        {
+            "ahead": first["name"],
+            "behind": second["name"],
+            "surely": first["high"] < second["low"],
+        }
+        for first, second in combinations(ranked, 2)
+        if first["measured"] < second["measured"]
+    ]
+
+
 def table(result: dict[str, Any]) -> str:
     lines = [
-        f"select over {len(result['order'])} candidates {result['select_s']:.1f} s; "
-        f"{POINTS} grid points {result['grid_points_s']:.1f} s"
+        f"select over {len(result['candidates'])} candidates {result['select_s']:.1f} s; "
+        f"{POINTS} grid points {result['grid_points_s']:.1f} s",
+        "predicted  measured in closed loop",
     ]
-    lines += [f"{gain:.2f}x  {name}" for name, gain in
-              zip(result["order"], result["mean_speedup"], strict=True)]  # fmt: skip
-    return "\n".join(lines)
+    lines += [
+        f"{c['predicted']:8.2f}x  {c['measured']:.2f}x ({c['low']:.2f} to {c['high']:.2f})  "
+        f"{c['name']}"
+        for c in result["candidates"]
+    ]
+    lines += [
+        f"swapped: {pair['behind']} is ahead of {pair['ahead']} in closed loop"
+        + ("" if pair["surely"] else "; their intervals overlap")
+        for pair in result["swapped"]
+    ]
+    return "\n".join(lines if result["swapped"] else [*lines, "the same order in closed loop"])
+
+
+def _closed_loop(
+    options: argparse.Namespace,
+    recipe: str,
+    points: list[dict[str, Any]],
+    out: Path,
+    texts: list[str],
+    seed: list[str],
+) -> dict[str, float]:
+    """Geometric means over the batch sizes, of speed-ups and of the ends of their intervals."""
+    cells = []
+    for point in points:
+        batch, k = str(point["batch_size"]), str(point["k"])
+        words = ["--batch", batch, "--k", k, *texts, *seed, "--out", str(out / batch), "--json"]
+        words += ["--set", "serve.layout=inprocess"]  # heads have no other
+        found = json.loads(_spectool("tune", options, *words, recipe=recipe))
+        [pool] = [c for c in found["summary"] if c["domain"] == "all" and c["k"] == point["k"]]
+        cells.append(pool["speedup"])
+    return {
+        name: math.exp(sum(math.log(cell[key]) for cell in cells) / len(cells))
+        for name, key in (("measured", "value"), ("low", "low"), ("high", "high"))
+    }
 
 
 def _timed(verb: str, options: argparse.Namespace, *more: str) -> tuple[dict[str, Any], float]:
@@ -58,12 +123,10 @@ def _timed(verb: str, options: argparse.Namespace, *more: str) -> tuple[dict[str
     return json.loads(text), round(time.monotonic() - started, 1)
 
 
-def _spectool(verb: str, options: argparse.Namespace, *more: str) -> str:
+def _spectool(verb: str, options: argparse.Namespace, *more: str, recipe: str | None = None) -> str:
     where = ["--store", options.store] if options.store else []
-    command = [sys.executable, "-m", "toolkit.cli", verb, options.recipe, *more, *where]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], text=True
-    )
+    command = [sys.executable, "-m", "toolkit.cli", verb, recipe or options.recipe, *more, *where]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     return done.stdout
 
 

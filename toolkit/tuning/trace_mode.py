@@ -23,7 +23,7 @@ from toolkit.measure.run import EncodedPrompt, sampling_of
 from toolkit.measure.step_times import StepTimes
 from toolkit.measure.time_steps import MAX_ROUNDS, measure_steps
 from toolkit.measure.trace_log import Log, foreign_text
-from toolkit.measure.trace_outputs import Wanted, target_outputs
+from toolkit.measure.trace_outputs import DRAFT_LEN, Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
 from toolkit.registry import DRAFTERS
@@ -163,7 +163,7 @@ def trace(
             most = recipe.engine.max_num_tokens or recipe.engine.max_seq_len * LARGEST_BATCH
             outputs = target_outputs(
                 runtime.target,
-                lambda: runtime.loop(draft_len=0, max_prefill_tokens=most),
+                lambda: runtime.loop(draft_len=DRAFT_LEN, max_prefill_tokens=most),
                 prompts,
                 wanted,
                 store,
