@@ -7,6 +7,7 @@ size, V vocabulary. Paged, B is the number of tokens in the whole batch and S is
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -151,9 +152,15 @@ class DecoderGraph:
         }[self.settings.activation](x)
 
     def _linear(self, x: Any, name: str) -> Any:
-        y = self.op.matmul(x, self.weights.linear(name + ".weight"), False, True)
+        op, blocks = self.op, self.weights.summands(name + ".weight")
+        parts = [x]
+        if len(blocks) > 1:
+            widths = self._ints(*(block.get_output_shape(0)[1] for block in blocks))
+            parts = op.variadic_split(x, op.constant(np.int64(-1)), widths).outputs()
+        products = [op.matmul(p, w, False, True) for p, w in zip(parts, blocks, strict=True)]
+        y = reduce(op.add, products)
         if name + ".bias" in self.weights:
-            return self.op.add(y, self.weights.vector(name + ".bias"))
+            return op.add(y, self.weights.vector(name + ".bias"))
         return y
 
     def _norm(self, x: Any, name: str) -> Any:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from toolkit.checkpoint.read import D2T, EMBEDDING, LM_HEAD
 
+_CHAIN = 192  # float32 products that are added one after the other...
+_MOST_CHAINS = 8  # ...or an eighth of a wider matrix: every chain is an operation of its own
+
 
 class Tensors(Protocol):
     """Whole tensors by TensorRT-LLM name."""
@@ -60,6 +63,18 @@ class Weights:
         """[out, in] of one projection."""
         matrix = self._checkpoint.tensor(name)
         return self._quantized(matrix) if self._int8 else self._float(matrix)
+
+    def summands(self, name: str) -> list[Any]:
+        """`linear` in blocks of columns [out, some of in], whose products add up to the whole.
+
+        Only float32 weights have several. OpenVINO adds up to 1024 products in one chain, and MKL,
+        under transformers, 192: a third of the variance. Other formats are coarser by far.
+        """
+        matrix = self._checkpoint.tensor(name)
+        if self._int8 or matrix.dtype != np.float32:
+            return [self.linear(name)]
+        count = min(-(-matrix.shape[1] // _CHAIN), _MOST_CHAINS)
+        return [self._float(block) for block in np.array_split(matrix, count, axis=1)]
 
     def vector(self, name: str) -> Any:
         """A norm weight or a bias."""
