@@ -43,7 +43,7 @@ demo: $(VENV)/.installed ## SmolLM2-135M: check, build, tune, verify, serve; und
 	$(SPECTOOL) generate $(DEMO) --max-tokens 40 --prompt "What is a hash table?"
 	$(SPECTOOL) generate $(DEMO_HEAD) --max-tokens 40 --prompt "What is a hash table?"
 	$(SPECTOOL) verify $(DEMO) --prompts 2 --checks greedy
-	$(SPECTOOL) tune $(DEMO) --mode trace --k 2,4,8 --batch 1,2,4 --prompts-per-domain 12 --max-tokens 48 --out $(OUT)/tune
+	$(SPECTOOL) tune $(DEMO) --k 2,4,8 --batch 1,2,4 --prompts-per-domain 12 --max-tokens 48 --out $(OUT)/tune
 	$(SPECTOOL) repo $(DEMO) -o $(OUT)/inprocess
 	$(SPECTOOL) lint $(OUT)/inprocess
 	$(SPECTOOL) serve $(OUT)/inprocess $(DEMO_PORTS) --check

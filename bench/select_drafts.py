@@ -43,8 +43,15 @@ def main() -> int:
         few = ["--batch", "1", "--max-tokens", "4", "--prompts-per-domain", "2", "--k", "1"]
         _spectool("select", options, *words, *few)  # builds every engine
         found, took = _timed("select", options, *words, *sizes, "--k", options.k, *seed, "--json")
-        grid = ["--k", options.k.rpartition(".")[2], "--out", str(area / "grid"), "--json", *seed]
-        _, grid_took = _timed("tune", options, *sizes, *grid)
+        points = [
+            "--mode",
+            "grid",
+            "--k",
+            options.k.rpartition(".")[2],
+            "--out",
+            str(area / "grid"),
+        ]
+        _, grid_took = _timed("tune", options, *sizes, *points, "--json", *seed)
         recipes = {c.name: c.recipe for c in candidates(load_recipe(options.recipe), drafts)}
         ranked = []
         for number, each in enumerate(found["candidates"]):
@@ -107,7 +114,8 @@ def _closed_loop(
     for point in points:
         batch, k = str(point["batch_size"]), str(point["k"])
         words = ["--batch", batch, "--k", k, *texts, *seed, "--out", str(out / batch), "--json"]
-        words += ["--set", "serve.layout=inprocess"]  # heads have no other
+        # Heads have no other layout.
+        words += ["--mode", "grid", "--set", "serve.layout=inprocess"]
         found = json.loads(_spectool("tune", options, *words, recipe=recipe))
         [pool] = [c for c in found["summary"] if c["domain"] == "all" and c["k"] == point["k"]]
         cells.append(pool["speedup"])
@@ -125,6 +133,7 @@ def _timed(verb: str, options: argparse.Namespace, *more: str) -> tuple[dict[str
 
 def _spectool(verb: str, options: argparse.Namespace, *more: str, recipe: str | None = None) -> str:
     where = ["--store", options.store] if options.store else []
+    where += ["--threads", options.threads] if options.threads else []
     command = [sys.executable, "-m", "toolkit.cli", verb, recipe or options.recipe, *more, *where]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     return done.stdout
@@ -139,6 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", default="1,4")
     parser.add_argument("--max-tokens", default="64")
     parser.add_argument("--prompts-per-domain", default="24")
+    parser.add_argument("--threads", default=None)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -80,6 +80,7 @@ def test_verify_of_greedy_texts_passes_and_says_where_it_ends(recipe, spectool):
 def test_tune_says_it_in_table_and_report(recipe, spectool, tmp_path):
     ran = spectool("tune", recipe, "--temperature", 1, "--out", tmp_path / "out")
     assert ran.code == 0, ran.err
+    assert f"measuring every point: drafter 'medusa' has no trace: {LOSSY}" in ran.err
     assert LOSSY in ran.out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert any(finding["text"].startswith(LOSSY) for finding in results["findings"])

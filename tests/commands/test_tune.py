@@ -37,7 +37,7 @@ def write_prompts(root, name, texts):
 
 def arguments(place, out, *more):
     recipe, store = str(place / "tiny.yaml"), str(place / "store")
-    return ["tune", recipe, "--store", store, "--out", str(out), *more]
+    return ["tune", recipe, "--mode", "grid", "--store", store, "--out", str(out), *more]
 
 
 def tune(place, out, *more):
@@ -61,6 +61,18 @@ def test_it_measures_prints_and_writes(place, tmp_path, capsys):
     assert len(found["runs"]) == 27
     assert len(found["records"]) == 36
     assert all(record["verify_steps"] > 0 for record in found["records"])
+
+
+def test_a_trace_is_the_default_where_the_drafter_has_one(place, tmp_path, capsys):
+    recipe, where = str(place / "tiny.yaml"), ["--store", str(place / "store"), "--json"]
+    with pytest.raises(SystemExit):
+        main(["tune", recipe, *where, "--out", str(tmp_path / "a")])
+    said = capsys.readouterr()
+    assert "traced 6 texts" in said.err
+    assert json.loads(said.out)["trace"]["prompts"] == 6
+    with pytest.raises(SystemExit):
+        main(["tune", recipe, *where, "--out", str(tmp_path / "b"), "--mode", "grid"])
+    assert "trace" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_second_run_resumes_and_json_is_one_document(place, tmp_path, capsys):
@@ -153,8 +165,8 @@ def test_a_log_is_traced_without_generating(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--mode", "trce"], "--mode trce: allowed are grid and trace; did you mean 'trace'?"),
-        (["--log", "x.jsonl"], "--log x.jsonl: only a trace reads logs; add --mode trace"),
+        (["--mode", "trce"], "--mode trce: allowed are trace and grid; did you mean 'trace'?"),
+        (["--log", "x.jsonl"], "--log x.jsonl: only a trace reads logs; leave out --mode grid"),
         (["--log", "x.jsonl", "--mode", "trace"], "--log x.jsonl: not readable"),
     ],
 )
@@ -260,7 +272,7 @@ def test_a_real_model_edits_more_than_twice_as_fast(tmp_path, capsys, smollm2_gg
     short = ["--k", "2,6", "--batch", "1", "--prompts-per-domain", "8", "--max-tokens", "40"]
     where = ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--json"]
     with pytest.raises(SystemExit) as ended:
-        main(["tune", "smollm2/135m_ngram", *sets, *short, *where])
+        main(["tune", "smollm2/135m_ngram", "--mode", "grid", *sets, *short, *where])
     assert ended.value.code in (0, None)
     found = json.loads(capsys.readouterr().out)
     cells = {cell["k"]: cell for cell in found["summary"]}

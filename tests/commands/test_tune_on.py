@@ -47,7 +47,7 @@ def write_parrot(directory):
 def tune(place, out, capsys, *more):
     words = ["tune", str(place / "tiny.yaml"), "--store", str(place / "store"), "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
-        main([*words, "--json", *more])
+        main([*words, "--mode", "grid", "--json", *more])
     said = capsys.readouterr()
     assert ended.value.code in (0, None), said.err
     return json.loads(said.out), said.err

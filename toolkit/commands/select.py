@@ -81,7 +81,7 @@ def select(
     if on is not None:
         raise InputError(
             "select holds every candidate against one table of one target's step times, so it "
-            "runs on this machine alone; leave --on out (tune --mode trace --on ray measures one "
+            "runs on this machine alone; leave --on out (tune --on ray measures one "
             "candidate on a cluster)"
         )
     options = {
@@ -126,7 +126,6 @@ class _Work:
     def run(self, listed: Sequence[Candidate], built: Sequence[BuiltModels]) -> list[Assessed]:
         from toolkit.backends.runtime import open_beside, open_runtime
         from toolkit.tuning.setup import for_every_k, make_grid
-        from toolkit.tuning.trace_mode import require_logits
 
         found: list[Assessed] = []
         first: Runtime | None = None
@@ -136,7 +135,6 @@ class _Work:
             ready = replace(models, recipe=for_every_k(candidate.recipe))
             if first is None:
                 runtime = first = open_runtime(ready, threads=self.threads)
-                require_logits(runtime)
             else:
                 runtime = open_beside(ready, first, built[0].engines, threads=self.threads)
             grid = make_grid(candidate.recipe, self.sets, runtime.tokenizer)

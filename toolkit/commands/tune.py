@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from toolkit.tuning.trace_mode import TraceReport
 
 INTERRUPTED = 130
-MODES = ("grid", "trace")
+MODES = ("trace", "grid")
 
 
 def tune(
@@ -65,21 +65,21 @@ def tune(
         typer.Option("--out", metavar="DIR", help="Default: ./spectool-results/<recipe name>."),
     ] = None,
     mode: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--mode",
-            metavar="grid|trace",
-            help="grid: measure every point. trace: predict them all from one reading of the "
-            "target's outputs, and measure the best of them.",
+            metavar="trace|grid",
+            help="trace (the default where the drafter has one): predict every point from one "
+            "reading of the target's outputs, and measure the best. grid: measure them all.",
         ),
-    ] = "grid",
+    ] = None,
     log: Annotated[
         Path | None,
         typer.Option(
             "--log",
             metavar="FILE.jsonl",
-            help='With --mode trace: {"prompt": ..., "output": ...} lines of real traffic instead '
-            "of prompt sets; give the sampling it was made with.",
+            help='Trace {"prompt": ..., "output": ...} lines of real traffic instead of prompt '
+            "sets; give the sampling it was made with.",
         ),
     ] = None,
     fresh: Annotated[
@@ -111,23 +111,25 @@ def tune(
 ) -> None:
     """Find the draft length that pays, per batch size and domain.
 
-    Every k and plain decoding meet the same prompts in turns. Ctrl-C keeps what was measured and
-    the same command goes on from there. A k above the recipe's max_draft_len may be tried; the
-    tuned recipe gets the one that won.
+    The target writes each text once (kept in the store), the drafter reads it once, and a dynamic
+    program over the two gives the acceptance of every k, fixed, adaptive or ended where the drafter
+    is unsure. With measured step times that predicts TPOT; the winner of each batch size, its
+    neighbours and plain decoding are then measured on an eighth of the prompts, and only those
+    decide. For Medusa and EAGLE it also finds the best trees.
 
-    With --mode trace the target writes each text once (kept in the store), the drafter reads it
-    once, and a dynamic program over the two gives the acceptance of every k, fixed, adaptive or
-    ended where the drafter is unsure. With measured step times that predicts TPOT; the winner of
-    each batch size, its neighbours and plain decoding are then measured on an eighth of the
-    prompts, and only those decide. For Medusa and EAGLE it also finds the best trees.
+    With --mode grid, and for drafters and backends that have no trace, every k and plain decoding
+    meet the same prompts in turns. Ctrl-C keeps what was measured and the same command goes on
+    from there. A k above the recipe's max_draft_len may be tried; the tuned recipe gets the one
+    that won.
 
-    With --on ray the rounds are measured by all nodes of a cluster that are alike; which one ran
-    where stands in the report. With --mode trace they also trace, a prompt set each.
+    With --on ray the rounds are measured by all nodes of a cluster that are alike, which also trace
+    a prompt set each; which one ran where stands in the report.
     """
     from toolkit.commands.tune_output import say
     from toolkit.commands.tune_place import place_of
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
+    from toolkit.measure.trace_log import load_log
     from toolkit.optional import require
     from toolkit.store import open_store
     from toolkit.tuning.compare import load_old
@@ -150,7 +152,8 @@ def tune(
     }
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
-    traffic = _log_of(mode, log, found.tune.prompts_per_domain)
+    mode = _mode(mode, found, log)
+    traffic = None if log is None else load_log(log, limit=found.tune.prompts_per_domain)
     sets = (
         load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
         if traffic is None
@@ -207,20 +210,23 @@ def _templates(built: BuiltModels) -> dict[str, str | None]:
     return {role: load_tokenizer(path).chat_template for role, path in built.tokenizers.items()}
 
 
-def _log_of(mode: str, log: Path | None, limit: int | None) -> Log | None:
-    """What --log names, after checking that the two options go together."""
+def _mode(asked: str | None, recipe: Recipe, log: Path | None) -> str:
+    """As asked; else a trace wherever there is one."""
     from toolkit.errors import InputError, did_you_mean
-    from toolkit.measure.trace_log import load_log
+    from toolkit.tuning.trace_mode import untraceable
 
-    if mode not in MODES:
+    if asked is None and recipe.speculation.drafter != "none" and log is None:
+        reason = untraceable(recipe)
+        if reason:
+            typer.echo(f"measuring every point: {reason}", err=True)
+        return "grid" if reason else "trace"
+    if asked not in (None, *MODES):
         raise InputError(
-            f"--mode {mode}: allowed are {' and '.join(MODES)}{did_you_mean(mode, MODES)}"
+            f"--mode {asked}: allowed are {' and '.join(MODES)}{did_you_mean(asked or '', MODES)}"
         )
-    if log is None:
-        return None
-    if mode != "trace":
-        raise InputError(f"--log {log}: only a trace reads logs; add --mode trace")
-    return load_log(log, limit=limit)
+    if log is not None and asked == "grid":
+        raise InputError(f"--log {log}: only a trace reads logs; leave out --mode grid")
+    return asked or "trace"
 
 
 @dataclass

@@ -26,7 +26,7 @@ from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import DRAFT_LEN, Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
-from toolkit.registry import DRAFTERS
+from toolkit.registry import BACKENDS, DRAFTERS
 from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.interfaces import Drafter
 from toolkit.speculation.teacher_forced import true_token_probs
@@ -118,24 +118,24 @@ def pairs(predicted: Sequence[Cell], measured: Sequence[Cell]) -> list[tuple[Cel
     return [(c, found[key]) for c, key in zip(predicted, keys, strict=True) if key in found]
 
 
-def require_logits(runtime: Runtime) -> None:
-    """Traces read what the models say about a known text."""
-    if "target" not in runtime.models:
-        raise InputError(
-            f"--mode trace reads the logits of the loaded models, which backend "
-            f"{runtime.recipe.backend!r} does not show; use --mode grid"
-        )
+def untraceable(recipe: Recipe) -> str | None:
+    """Why this recipe has no trace; None: it has one.
 
-
-def require_traceable(recipe: Recipe) -> None:
-    """Some drafters do what no reading of a text foresees, and what is typical is not foretold."""
+    Some drafters do what no reading of a text foresees, and what is typical is not foretold.
+    """
+    if not BACKENDS[recipe.backend].shows_logits:
+        return f"backend {recipe.backend!r} does not show the logits that a trace reads"
     options = recipe.speculation
     greedy = recipe.tune.sampling.temperature == 0
     reason = DRAFTERS[options.drafter].untraceable(options, greedy)
-    if reason := reason or (None if greedy else lossy(options)):
-        raise InputError(
-            f"drafter {options.drafter!r} has no trace: {reason}; measure it with tune --mode grid"
-        )
+    reason = reason or (None if greedy else lossy(options))
+    return f"drafter {options.drafter!r} has no trace: {reason}" if reason else None
+
+
+def require_traceable(recipe: Recipe) -> None:
+    """InputError with the reason where there is no trace."""
+    if reason := untraceable(recipe):
+        raise InputError(f"{reason}; measure it with tune --mode grid")
 
 
 def trace(

@@ -16,7 +16,7 @@ from toolkit.speculation.trace import DraftTrace, TracedText
 from toolkit.store import reopen_store
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.rounds import encoded, grid_of, grid_work, opened, prompts_work
-from toolkit.tuning.trace_mode import Traced, require_logits, trace, whole_table
+from toolkit.tuning.trace_mode import Traced, trace, whole_table
 
 
 def trace_work(
@@ -43,7 +43,6 @@ def read(work: Mapping[str, Any]) -> dict[str, Any]:
     """The step: the target's outputs, which stay in the store, and the drafter's trace of them."""
     models, domain = work["models"], work["domain"]
     runtime = opened(models)
-    require_logits(runtime)
     prompts = encoded(domain, work["prompts"])
     grid = grid_of(work["grid"], {domain: prompts})
     store = reopen_store(Path(models["store"]), models["shared"])

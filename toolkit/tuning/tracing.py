@@ -19,7 +19,7 @@ from toolkit.tuning.adaptive import Pairing, loops_of, measure_pair
 from toolkit.tuning.grid import Grid, Round
 from toolkit.tuning.rounds import models_work, pair_work
 from toolkit.tuning.setup import conditions
-from toolkit.tuning.trace_mode import Traced, require_logits, trace, whole_table
+from toolkit.tuning.trace_mode import Traced, trace, whole_table
 from toolkit.tuning.trace_work import gathered, times_work, trace_work
 
 Keep = Callable[[Round, list[GroupRun]], None]
@@ -44,7 +44,6 @@ class TracingHere:
     store: Store
 
     def trace(self, grid: Grid, engine: Mapping[str, Any], log: Log | None) -> Traced:
-        require_logits(self.runtime)
         return trace(self.recipe, grid, self.runtime, engine, self.store, log, confident=True)
 
     def times(self, grid: Grid, traced: Traced) -> StepTimes:
