@@ -11,7 +11,6 @@ from toolkit.tuning.wandb_log import log_to_wandb
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_offline_a_run_with_points_and_files_is_written(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
