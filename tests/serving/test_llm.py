@@ -301,6 +301,17 @@ def test_the_observer_hears_of_every_change():
     assert heard == [(1, 0), (1, 3), (0, 0)]
 
 
+def test_a_call_that_has_its_answer_was_counted_before():
+    heard = []
+    engine = target_engine(model())
+    engine._on_change = lambda active, reused: heard.append(active)
+    sink = FakeSink()
+    sink.send = lambda emission: heard.append("answer")
+    engine.submit(call(1, 2, 3, length=1, request_id="a"), sink)
+    engine.step()
+    assert heard == [1, "answer"]
+
+
 def test_a_model_that_is_unloaded_holds_nothing_any_more():
     heard = []
     engine = target_engine(model())

@@ -99,6 +99,7 @@ class CallEngine:
     def step(self) -> None:
         self._drop_cancelled()
         self._admit()
+        self._report()  # before the answers: whoever has one finds its sequence counted
         if self._running:
             self._advance()
         self._report()
