@@ -104,7 +104,7 @@ class FakeInferenceRequest:
 
 class FakeResponseSender:
     def __init__(self, *, broken=False):
-        self.sent, self.broken = [], broken
+        self.sent, self.broken, self.cancelled = [], broken, False
 
     def send(self, response, flags):
         if self.broken:
@@ -112,7 +112,7 @@ class FakeResponseSender:
         self.sent.append((response, flags))
 
     def is_cancelled(self):
-        return False
+        return self.cancelled
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +179,43 @@ def test_nothing_is_sent_after_the_last_response():
     answering.fail(RunError("no"))
     answering.send(Reply("late", 0, 0, with_counts=False, final=True))
     assert len(fake.sent) == 1
+
+
+@pytest.fixture
+def farewells(monkeypatch):
+    """What waits to be sent."""
+    jobs = []
+    monkeypatch.setattr(triton_io, "_farewells", lambda: SimpleNamespace(post=jobs.append))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda answering: answering.fail(CancelledError()),
+        lambda answering: answering.send(Reply("b", 0, 0, with_counts=False, final=True)),
+    ],
+)
+def test_the_last_response_of_a_cancelled_stream_waits(farewells, last):
+    fake = FakeResponseSender()
+    answering = sender(fake)
+    answering.send(Reply("a", 0, 0, with_counts=False, final=False))
+    fake.cancelled = True
+    last(answering)
+    assert len(fake.sent) == 1
+    assert not answering.cancelled()  # as after any last response
+    answering.fail(RunError("late"))
+    [send] = farewells
+    send()
+    assert [flags for _, flags in fake.sent] == [0, 1]
+
+
+def test_a_cancelled_request_that_has_no_response_yet_is_ended_at_once(farewells):
+    fake = FakeResponseSender()
+    fake.cancelled = True
+    sender(fake).fail(CancelledError())
+    assert [flags for _, flags in fake.sent] == [1]
+    assert farewells == []
 
 
 def test_a_client_that_is_gone_does_not_disturb_the_engine():

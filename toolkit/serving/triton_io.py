@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from toolkit.serving.counters import (
     WAITING,
 )
 from toolkit.serving.failures import code_of, said_by
+from toolkit.serving.later import Later
 from toolkit.serving.replies import Reply
 from toolkit.serving.text_request import Arrays
 
@@ -99,15 +101,25 @@ def error_response(error: SpectoolError) -> Any:
     return pb_utils.InferenceResponse(output_tensors=[], error=failed)
 
 
+_FAREWELL_S = 2.0  # Triton's one thread for gRPC streams may be busy with prompts of megabytes
+
+
+@cache
+def _farewells() -> Later:
+    return Later(_FAREWELL_S)
+
+
 class _Sender:
     """A response sender that outlives its client: what cannot be delivered is dropped.
 
     One thread at a time: asking for cancellation after the last response brings Triton 2.51 down.
+    So does the last response of a cancelled gRPC stream that comes before Triton has seen its write
+    of the response before: it frees the stream for each of the two. That response has to wait.
     """
 
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
-        self._done = False
+        self._begun = self._done = False
         self._lock = threading.Lock()
 
     def cancelled(self) -> bool:
@@ -122,8 +134,13 @@ class _Sender:
 
     def _deliver(self, response: Any, *, final: bool) -> None:
         with self._lock:
-            if not self._done:
-                self._done = final
+            if self._done:
+                return
+            farewell = final and self._begun and bool(self._sender.is_cancelled())
+            self._begun, self._done = True, final
+            if farewell:
+                _farewells().post(lambda: self._send(response, final=True))
+            else:
                 self._send(response, final=final)
 
     def _send(self, response: Any, *, final: bool) -> None:
