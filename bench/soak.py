@@ -6,7 +6,9 @@ text). Every answer to a good request is compared with plain greedy decoding of 
 which is exact in float32. In the end no sequence and no KV block may be held, and memory must not
 have grown. The models are tiny (made here, seeded), so that the server is what is tested.
 
-Exit code 1 when anything is wrong. The last line of --json is one document.
+Exit code 1 when anything is wrong. The last line of --json is one document. --dump-stalls DIR keeps
+the server's memory over time there and, when no token comes for ten seconds, what py-spy and gdb
+(where installed) say about each of its processes.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ def main() -> int:
     parser.add_argument("--cancel-rate", type=float, default=0.2)
     parser.add_argument("--hostile-rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dump-stalls", type=Path, metavar="DIR", help="log memory; stacks there")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     conditions = Conditions(
@@ -41,7 +44,12 @@ def main() -> int:
         seed=options.seed,
     )
     with tempfile.TemporaryDirectory(prefix="bench-soak-") as area:
-        report = soak(Path(area), conditions, say=lambda text: print(text, file=sys.stderr))
+        report = soak(
+            Path(area),
+            conditions,
+            say=lambda text: print(text, file=sys.stderr),
+            stalls=options.dump_stalls,
+        )
     if options.json:
         print(json.dumps(report.to_json()))
     else:

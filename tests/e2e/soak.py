@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.e2e.conftest import write_character_tokenizer
+from tests.e2e.processes import memory_mb
+from tests.e2e.stalls import StallWatch
 from tests.engine_fixtures import tiny_built
 from tests.serving.conftest import with_layout
 from tests.serving.test_ports import free_ports
@@ -148,7 +151,11 @@ class Report:
 
 
 def soak(
-    area: Path, conditions: Conditions, *, say: Callable[[str], None] = lambda text: None
+    area: Path,
+    conditions: Conditions,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    stalls: Path | None = None,  # where to say what the server did when it stopped answering
 ) -> Report:
     """Build tiny models, serve them, and let the clients loose."""
     built = tiny_built(area, max_draft_len=4)
@@ -164,7 +171,7 @@ def soak(
     address = Address("127.0.0.1", *free_ports(3))
     server = TritonServer(repository, list(manifest["models"]), address, timeout_s=300)
     report = Report(conditions)
-    with server:
+    with server, StallWatch(server, stalls) if stalls else nullcontext():
         say(f"serving; {conditions.seconds:.0f} s of load ...")
         asyncio.run(_load(server, manifest["entry"], asks, wanted, report))
         if (code := server.poll()) is not None:
@@ -261,31 +268,8 @@ def _name(job: Job) -> str:
 
 async def _watch_memory(pid: int, report: Report) -> None:
     while True:
-        report.memory_mb.append(_memory_mb(pid))
+        report.memory_mb.append(memory_mb(pid))
         await asyncio.sleep(_MEMORY_EVERY_S)
-
-
-def _memory_mb(pid: int) -> float:
-    """Resident memory of a process and all that it started."""
-    total = 0
-    for process in _family(pid):
-        try:
-            lines = Path(f"/proc/{process}/status").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
-    return total / 1000
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        try:
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return found
 
 
 def _held(address: Address) -> dict[str, float]:
