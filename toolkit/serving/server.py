@@ -174,6 +174,8 @@ class TritonServer:
             f"--metrics-port={address.metrics_port}",
             "--disable-auto-complete-config",
             "--exit-timeout-secs=5",
+            # A pooled request object keeps the room of the largest message that it ever held.
+            "--grpc-infer-allocation-pool-size=0",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             *(["--model-control-mode=explicit", "--load-model=*"] if self._explicit else []),
             *self._flags,

@@ -74,8 +74,9 @@ def server_environment() -> dict[str, str]:
     if library_dir := sysconfig.get_config_var("LIBDIR"):
         _prepend(environment, "LD_LIBRARY_PATH", library_dir)
     environment.pop("PYTHONHOME", None)
-    # Without a fixed threshold glibc takes the memory of a huge request into its heap for good.
-    environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
+    # The pieces in which a request of megabytes arrives would otherwise stay in glibc's heaps, of
+    # which every thread may have its own.
+    environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 16))
     return environment
 
 
