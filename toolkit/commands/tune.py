@@ -215,18 +215,18 @@ def _mode(asked: str | None, recipe: Recipe, log: Path | None) -> str:
     from toolkit.errors import InputError, did_you_mean
     from toolkit.tuning.trace_mode import untraceable
 
-    if asked is None and recipe.speculation.drafter != "none" and log is None:
-        reason = untraceable(recipe)
+    if asked is None:
+        reason = None if log else untraceable(recipe)
         if reason:
             typer.echo(f"measuring every point: {reason}", err=True)
         return "grid" if reason else "trace"
-    if asked not in (None, *MODES):
+    if asked not in MODES:
         raise InputError(
-            f"--mode {asked}: allowed are {' and '.join(MODES)}{did_you_mean(asked or '', MODES)}"
+            f"--mode {asked}: allowed are {' and '.join(MODES)}{did_you_mean(asked, MODES)}"
         )
-    if log is not None and asked == "grid":
+    if log and asked == "grid":
         raise InputError(f"--log {log}: only a trace reads logs; leave out --mode grid")
-    return asked or "trace"
+    return asked
 
 
 @dataclass

@@ -61,8 +61,7 @@ class Weights:
 
     def linear(self, name: str) -> Any:
         """[out, in] of one projection."""
-        matrix = self._checkpoint.tensor(name)
-        return self._quantized(matrix) if self._int8 else self._float(matrix)
+        return self._whole(self._checkpoint.tensor(name))
 
     def summands(self, name: str) -> list[Any]:
         """`linear` in blocks of columns [out, some of in], whose products add up to the whole.
@@ -72,13 +71,16 @@ class Weights:
         """
         matrix = self._checkpoint.tensor(name)
         if self._int8 or matrix.dtype != np.float32:
-            return [self.linear(name)]
+            return [self._whole(matrix)]
         count = min(-(-matrix.shape[1] // _CHAIN), _MOST_CHAINS)
         return [self._float(block) for block in np.array_split(matrix, count, axis=1)]
 
     def vector(self, name: str) -> Any:
         """A norm weight or a bias."""
         return self._float(self._checkpoint.tensor(name))
+
+    def _whole(self, matrix: NDArray[Any]) -> Any:
+        return self._quantized(matrix) if self._int8 else self._float(matrix)
 
     def _float(self, values: NDArray[Any]) -> Any:
         from openvino import opset13 as op
