@@ -1,4 +1,4 @@
-"""Three ratios of served models: python bench/serving.py [--rounds 5] [--schedule 1:8,4:4,8:0]
+"""Three ratios of served models: python bench/serving.py [--rounds 5] [--schedule 1:8,4:4,6:0]
 
 1. BLS over in-process: TPOT of the two layouts at one stream.
 2. In-flight batching: tokens/s of 8 streams over tokens/s of one, without speculation.
@@ -177,7 +177,7 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recipe", default="smollm2/135m_ngram")
-    parser.add_argument("--schedule", type=schedule, default="1:8,2:8,4:4,8:0")
+    parser.add_argument("--schedule", type=schedule, default="1:8,2:8,4:4,6:0")
     parser.add_argument("--loads", type=numbers, default="1,2,4,8,16")
     parser.add_argument("--k", type=int, default=4, help="draft length of the first ratio")
     parser.add_argument("--domains", type=lambda text: text.split(","), default=list(BUNDLED))
