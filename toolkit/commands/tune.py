@@ -213,7 +213,7 @@ def _templates(built: BuiltModels) -> dict[str, str | None]:
 def _mode(asked: str | None, recipe: Recipe, log: Path | None) -> str:
     """As asked; else a trace wherever there is one."""
     from toolkit.errors import InputError, did_you_mean
-    from toolkit.tuning.trace_mode import untraceable
+    from toolkit.tuning.trace_mode import require_traceable, untraceable
 
     if asked is None:
         reason = None if log else untraceable(recipe)
@@ -226,6 +226,8 @@ def _mode(asked: str | None, recipe: Recipe, log: Path | None) -> str:
         )
     if log and asked == "grid":
         raise InputError(f"--log {log}: only a trace reads logs; leave out --mode grid")
+    if asked == "trace":
+        require_traceable(recipe)  # before anything is built
     return asked
 
 
