@@ -43,14 +43,8 @@ def main() -> int:
         few = ["--batch", "1", "--max-tokens", "4", "--prompts-per-domain", "2", "--k", "1"]
         _spectool("select", options, *words, *few)  # builds every engine
         found, took = _timed("select", options, *words, *sizes, "--k", options.k, *seed, "--json")
-        points = [
-            "--mode",
-            "grid",
-            "--k",
-            options.k.rpartition(".")[2],
-            "--out",
-            str(area / "grid"),
-        ]
+        longest = options.k.rpartition(".")[2]
+        points = ["--mode", "grid", "--k", longest, "--out", str(area / "grid")]
         _, grid_took = _timed("tune", options, *sizes, *points, "--json", *seed)
         recipes = {c.name: c.recipe for c in candidates(load_recipe(options.recipe), drafts)}
         ranked = []
