@@ -1,18 +1,21 @@
-"""Three ratios of served models: python bench/serving.py [--rounds 5] [--schedule 1:8,4:4,6:0]
+"""Three ratios of served models: python bench/serving.py --tune [--rounds 5]
 
 1. BLS over in-process: TPOT of the two layouts at one stream.
 2. In-flight batching: tokens/s of 8 streams over tokens/s of one, without speculation.
-3. Speculation by schedule over none: tokens/s at loads from 1 to 16 streams.
+3. Speculation as the recipe says over none: tokens/s at loads from 1 to 16 streams. With --tune it
+   says what `spectool tune` finds for these loads on this machine, which takes a few minutes.
 
 SmolLM2-135M (prompt lookup) on real tritonservers, driven over gRPC streams. The sides of a ratio
 take turns and a ratio is the median over rounds: on a shared machine only that is worth anything.
-The last line of --json is one document.
+Tokens count while every client asks: at the end of a round, the side whose answers end at different
+times would be punished for it. The last line of --json is one document.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -29,6 +32,7 @@ from toolkit.execute import build
 from toolkit.measure.prompts import BUNDLED, load_prompt_sets
 from toolkit.plan import make_plan
 from toolkit.recipe.load import load_recipe
+from toolkit.recipe.schema import Recipe
 from toolkit.serving.client import Ask
 from toolkit.serving.load.arrivals import Closed
 from toolkit.serving.load.figures import Figures
@@ -42,7 +46,8 @@ Side = tuple["Run", Address]
 
 def main() -> int:
     options = _options()
-    built = _built(options)
+    recipe = _tuned(options) if options.tune else load_recipe(options.recipe, _overrides(options))
+    built = _built(recipe)
     ratios: dict[str, list[float]] = {}
 
     def compare(what: str, above: Side, below: Side, figure: Callable[[Figures], float]) -> None:
@@ -62,7 +67,7 @@ def main() -> int:
         compare("tokens/s of 8 streams / of one, plain", eight, one, throughput)
         for clients in options.loads:
             on, off = (run(clients, None), inprocess), (run(clients, 0), inprocess)
-            compare(f"tokens/s with schedule / plain, {clients} stream(s)", on, off, throughput)
+            compare(f"tokens/s with speculation / plain, {clients} stream(s)", on, off, throughput)
     rows = [
         {"what": what, "median": round(median(found), 2), "rounds": [round(r, 2) for r in found]}
         for what, found in ratios.items()
@@ -70,7 +75,8 @@ def main() -> int:
     for row in rows:
         print(f"{row['what']:<45} {row['median']:>5}   rounds {row['rounds']}", file=sys.stderr)
     if options.json:
-        print(json.dumps({"schedule": options.schedule, "ratios": rows}))
+        policy = built.recipe.speculation.draft_length.model_dump()
+        print(json.dumps({"recipe": options.recipe, "policy": policy, "ratios": rows}))
     return 0
 
 
@@ -86,7 +92,7 @@ class Run:
         self._turns: Counter[str] = Counter()
 
     def __call__(self, address: Address) -> Figures:
-        count = max(self._clients * self._options.requests, 3)
+        count = self._clients * self._options.requests
         start = self._turns[address.grpc] * count
         self._turns[address.grpc] += 1
         texts = [self._texts[(start + i) % len(self._texts)] for i in range(count)]
@@ -94,7 +100,6 @@ class Run:
             Ask(
                 text_input=text,
                 max_tokens=self._options.max_tokens,
-                end_id=-1,
                 stream=True,
                 num_draft_tokens=self._k,
                 return_perf_metrics=True,
@@ -114,8 +119,8 @@ class Run:
             raise SystemExit(f"{model}: {found.messages}")
         print(
             f"  {model:<17} {self._clients:>2} streams, draft "
-            f"{'by schedule' if self._k is None else self._k}: TPOT p50 "
-            f"{found.tpot_ms[50.0]:.1f} ms, {found.output_throughput:.1f} tokens/s, "
+            f"{'as it says' if self._k is None else self._k}: TPOT p50 "
+            f"{found.tpot_ms[50.0]:.1f} ms, {found.steady_throughput:.1f} tokens/s, "
             f"acceptance {found.acceptance_rate:.2f}",
             file=sys.stderr,
         )
@@ -139,7 +144,7 @@ def tpot(found: Figures) -> float:
 
 
 def throughput(found: Figures) -> float:
-    return found.output_throughput
+    return found.steady_throughput
 
 
 @contextmanager
@@ -155,34 +160,42 @@ def served(built: BuiltModels, layout: str, area: Path) -> Iterator[Address]:
         yield address
 
 
-def _built(options: argparse.Namespace) -> BuiltModels:
-    entries = [{"batch": b, "draft_len": k} for b, k in options.schedule]
-    settings = {
-        "engine.max_batch_size": max(16, *options.loads),
-        "speculation.draft_length.policy": "schedule",
-        "speculation.draft_length.schedule": json.dumps(entries),
-    }
-    overrides = [f"{key}={value}" for key, value in settings.items()]
+def _tuned(options: argparse.Namespace) -> Recipe:
+    with tempfile.TemporaryDirectory(prefix="bench-serving-tune-") as area:
+        batches = ",".join(map(str, options.loads))
+        command = ["tune", options.recipe, "--k", "1..8", "--batch", batches, "--out", area]
+        settings = [word for value in _overrides(options) for word in ("--set", value)]
+        subprocess.run(
+            [sys.executable, "-m", "toolkit.cli", *command, *settings],
+            check=True,
+            stdout=sys.stderr,
+            cwd=Path(__file__).parents[1],
+        )
+        return load_recipe(str(Path(area) / "tuned.yaml"), [])
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
+    return [f"engine.max_batch_size={max(16, *options.loads)}", *options.set]
+
+
+def _built(recipe: Recipe) -> BuiltModels:
     store = Store(None)
-    return build(make_plan(load_recipe(options.recipe, overrides), store), store)
+    return build(make_plan(recipe, store), store)
 
 
 def _options() -> argparse.Namespace:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
 
-    def schedule(text: str) -> list[tuple[int, int]]:
-        pairs = [part.split(":") for part in text.split(",")]
-        return [(int(batch), int(k)) for batch, k in pairs]
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recipe", default="smollm2/135m_ngram")
-    parser.add_argument("--schedule", type=schedule, default="1:8,2:8,4:4,6:0")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--tune", action="store_true", help="for the loads, before anything else")
     parser.add_argument("--loads", type=numbers, default="1,2,4,8,16")
     parser.add_argument("--k", type=int, default=4, help="draft length of the first ratio")
     parser.add_argument("--domains", type=lambda text: text.split(","), default=list(BUNDLED))
-    parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--requests", type=int, default=2, help="of each client and round")
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--requests", type=int, default=4, help="of each client and round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

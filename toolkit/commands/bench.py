@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -218,7 +219,7 @@ def describe(model: str, arrivals: Arrivals, found: Figures) -> str:
     lines = [
         f"{model}: {arrivals}, {found.requests} requests in {found.wall_s:.1f} s",
         table(rows, header, " rrrrr"),
-        f"throughput  {found.output_throughput:.1f} tokens/s, "
+        f"throughput  {found.output_throughput:.1f} tokens/s{_steady(found)}, "
         f"{found.request_throughput:.2f} requests/s",
     ]
     if found.draft_tokens:
@@ -240,6 +241,12 @@ def describe(model: str, arrivals: Arrivals, found: Figures) -> str:
             "busy and its figures are worse than the server's"
         )
     return "\n".join(lines)
+
+
+def _steady(found: Figures) -> str:
+    if math.isnan(found.steady_throughput):
+        return ""
+    return f" ({found.steady_throughput:.1f} until the last request was sent)"
 
 
 def _tried_json(tried: Sequence[Tried]) -> list[dict[str, Any]]:

@@ -38,6 +38,19 @@ def test_the_worked_trace():
     assert (found.error_rate, found.refusal_rate, found.cancel_rate) == (0.0, 0.0, 0.0)
 
 
+def test_the_steady_part_ends_where_nothing_is_left_to_ask():
+    # At 200 ms the last request goes out. Until then the first has its first token and 2 of the 3
+    # responses that bring the other 8.
+    found = figures([traced(), traced(due_ms=200)])
+    assert found.sending_s == pytest.approx(0.2)
+    assert found.steady_throughput == pytest.approx((1 + 8 * 2 / 3) / 0.2)
+    assert found.output_throughput == pytest.approx(18 / 0.421)
+    # One that was answered by then counts whole, and one load of one request has no such part.
+    found = figures([traced(), traced(due_ms=221)])
+    assert found.steady_throughput == pytest.approx(9 / 0.221)
+    assert math.isnan(figures([traced()]).steady_throughput)
+
+
 def test_percentiles_are_those_of_all_samples():
     samples = [Sample(0, chunk_ns=[i * MS], e2e_ns=i * MS, output_tokens=1) for i in range(1, 1002)]
     found = figures(samples)

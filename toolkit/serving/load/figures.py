@@ -24,7 +24,8 @@ class Figures:
     wall_s: float  # from the first request to the last answer
     sending_s: float  # from the first request to the last one
     output_tokens: int  # those of cancelled requests included
-    output_throughput: float  # tokens per second
+    output_throughput: float  # tokens per second of wall_s
+    steady_throughput: float  # of sending_s: without the end, when clients have nothing left to ask
     request_throughput: float  # answered ones, per second
     ttft_ms: dict[float, float]
     tpot_ms: dict[float, float]  # per request: (e2e - TTFT) / (output tokens - 1)
@@ -57,6 +58,7 @@ def figures(samples: Sequence[Sample]) -> Figures:
     outcomes = Counter(sample.outcome for sample in samples)
     due = [sample.due_ns for sample in samples]
     first_ns, last_ns = min(due, default=0), max(due, default=0)
+    sending_s = (last_ns - first_ns) / NS_PER_S
     wall_s = (max((sample.end_ns for sample in samples), default=0) - first_ns) / NS_PER_S
     tokens = sum(sample.output_tokens for sample in served)
     drafted = sum(sample.draft_tokens for sample in served)
@@ -64,9 +66,10 @@ def figures(samples: Sequence[Sample]) -> Figures:
     return Figures(
         requests=len(samples),
         wall_s=wall_s,
-        sending_s=(last_ns - first_ns) / NS_PER_S,
+        sending_s=sending_s,
         output_tokens=tokens,
         output_throughput=ratio(tokens, wall_s),
+        steady_throughput=ratio(sum(_tokens_by(last_ns, sample) for sample in served), sending_s),
         request_throughput=ratio(len(answered), wall_s),
         ttft_ms=_quantiles([sample.ttft_ns for sample in served if sample.chunk_ns]),
         tpot_ms=_quantiles([tpot_ns(sample) for sample in answered]),
@@ -88,6 +91,14 @@ def tpot_ns(sample: Sample) -> float:
     """nan for a request of one token."""
     last = sample.chunk_ns[-1] if sample.chunk_ns else 0
     return ratio(last - sample.ttft_ns, sample.output_tokens - 1)
+
+
+def _tokens_by(time_ns: int, sample: Sample) -> float:
+    """Output tokens up to then: the first response brings one, the others share the rest evenly."""
+    came = sum(sample.due_ns + at <= time_ns for at in sample.chunk_ns)
+    if came in (0, len(sample.chunk_ns)):
+        return sample.output_tokens if came else 0.0
+    return 1 + (sample.output_tokens - 1) * (came - 1) / (len(sample.chunk_ns) - 1)
 
 
 def _acceptance_length(samples: Sequence[Sample]) -> float:
