@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuning.test_results import recipe, results
 from toolkit.measure.step_times import StepTime, StepTimes
-from toolkit.recipe.load import load_recipe
+from toolkit.recipe.load import dump_recipe, load_recipe
 from toolkit.speculation.draft_length import Adaptive, Throughput, draft_length_policy
 from toolkit.tuning.tuned_recipe import step_time_entries, tuned_recipe, tuned_yaml
 
@@ -74,10 +74,16 @@ def test_one_word_turns_the_tuned_recipe_into_one_that_decides_by_them(tmp_path)
         ([(1, 4)], Adaptive(2, 8), "adaptive"),
     ],
 )
-def test_they_go_with_every_policy_that_can_win(schedule, adaptive, policy):
-    length = tuned_recipe(recipe(), schedule, adaptive, TIMES).speculation.draft_length
+def test_they_go_with_every_policy_that_can_win(schedule, adaptive, policy, tmp_path):
+    tuned = tuned_recipe(recipe(), schedule, adaptive, TIMES)
+    length = tuned.speculation.draft_length
     assert length.policy == policy
     assert {(e.batch, e.draft_len): (e.ms, e.draft_ms) for e in length.step_times} == TABLE
+    # One word turns each of them into one that decides by the times.
+    path = tmp_path / "tuned.yaml"
+    path.write_text(dump_recipe(tuned))
+    switched = load_recipe(str(path), ["speculation.draft_length.policy=throughput"])
+    assert isinstance(draft_length_policy(switched.speculation), Throughput)
 
 
 def test_times_of_a_busy_machine_still_make_a_recipe():
