@@ -5,6 +5,7 @@ import pytest
 
 from toolkit.measure.sampled import check_sampled
 from toolkit.measure.subject import Answer, Counts, Question, Subject
+from toolkit.measure.verification import Verification
 from toolkit.speculation.interfaces import SamplingParams
 
 EVEN = [0.25] * 4
@@ -33,14 +34,14 @@ class FakeSubject(Subject):
         raise AssertionError("samples have no gap")
 
 
-def check(*passes, **given):
+def check(*passes, lossy=None, **given):
     subject = FakeSubject(*passes, **given)
     sampling = SamplingParams(1.0, seed=3)
     questions = [
         Question(domain="d", id=str(i), text="", tokens=(i,), max_tokens=6, sampling=sampling)
         for i in range(3)
     ]
-    return subject, check_sampled(subject, questions, samples=40, alpha=0.001)
+    return subject, check_sampled(subject, questions, samples=40, alpha=0.001, lossy=lossy)
 
 
 def test_every_text_has_a_seed_of_its_own_and_every_pass_others():
@@ -81,3 +82,20 @@ def test_texts_without_chance_test_nothing():
     _, report = check(*[[1.0, 0.0, 0.0, 0.0]] * 3)
     assert not report.passed
     assert "is the seed or the temperature ignored?" in report.conclusion()
+
+
+@pytest.mark.parametrize(
+    ("passes", "drafted", "words"),
+    [
+        ((EVEN, UNEVEN, EVEN), 7, "lossy by choice: speculation changes the distribution"),
+        ((EVEN, EVEN, EVEN), 7, "lossy by choice: no difference"),
+        ((EVEN, UNEVEN, UNEVEN), 7, "failed: sampled: plain decoding"),
+        ((EVEN, EVEN, EVEN), 0, "failed: sampled: nothing was drafted"),
+    ],
+)
+def test_a_lossy_choice_excuses_nothing_else(passes, drafted, words):
+    _, report = check(*passes, drafted=drafted, lossy="as the recipe says")
+    assert not report.passed
+    found = Verification((report,), 0.001, "as the recipe says").conclusion()
+    assert found.startswith(words)
+    assert ("as the recipe says" in found) == found.startswith("lossy by choice")

@@ -48,6 +48,11 @@ class SampledReport:
         same = not self.control.differ and not self.compared.differ
         return self.tested and same and self.lossy is None
 
+    @property
+    def lossy_by_choice(self) -> bool:
+        """Whether it cannot pass for the recipe's own choice, and for nothing else."""
+        return self.lossy is not None and self.tested and not self.control.differ
+
     def conclusion(self) -> str:
         """One sentence for people."""
         at = f"at temperature {self.sampling.temperature:g}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toolkit.measure.equivalence import check_equivalence
-from toolkit.measure.sampled import check_sampled
+from toolkit.measure.sampled import SampledReport, check_sampled
 from toolkit.measure.subject import Advance, Question, Subject
 from toolkit.measure.tasks import Task, check_tasks
 
@@ -78,9 +78,10 @@ class Verification:
             names = ", ".join(check.name for check in self.checks)
             passed = f"{names} passed (false-alarm rate {self.alpha:g})"
             return f"{passed}; when sampling, {self.lossy}" if self.lossy else f"lossless: {passed}"
-        if self.lossy and self.lossy in wrong[0].conclusion():
-            return f"lossy by choice: {wrong[0].conclusion()}"
-        return f"failed: {wrong[0].name}: {wrong[0].conclusion()}"
+        first = wrong[0]
+        if isinstance(first, SampledReport) and first.lossy_by_choice:
+            return f"lossy by choice: {first.conclusion()}"
+        return f"failed: {first.name}: {first.conclusion()}"
 
     def to_json(self) -> dict[str, Any]:
         return {
