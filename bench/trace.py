@@ -5,7 +5,8 @@ and from nothing but built engines. Printed are the tokens that were generated, 
 each chose, how far the trace's choice lies above the grid's own choice (made of paired rounds) and
 above the lowest TPOT of any of its points, and how many of the grid's points were predicted within
 10 %. Over all bundled prompts it takes half an hour; with few of them
-(--prompts-per-domain 8) there is less to save. The last line of --json is one document.
+(--prompts-per-domain 8) there is less to save. --out keeps both results. The last line of --json is
+one document.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ WITHIN = 0.10
 def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as area:
+        out = options.out or Path(area)
         _spectool("build", options.recipe, *_settings(options), store=options.store)
-        found = {mode: _tune(options, mode, Path(area) / mode) for mode in ("trace", "grid")}
+        found = {mode: _tune(options, mode, out / mode) for mode in ("trace", "grid")}
     result = {**compare(found["trace"], found["grid"]), "recipe": options.recipe}
     print(json.dumps(result) if options.json else table(result))
     return 0
@@ -154,6 +156,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompts-per-domain", default="24")
     parser.add_argument("--temperature", default="0")
     parser.add_argument("--threads", default=None)
+    parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
