@@ -23,7 +23,6 @@ import argparse
 import heapq
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +35,9 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.commands import spectool
 from toolkit.graph.run import Event, run
 from toolkit.graph.schedule import Node
 from toolkit.graph.step import Graph, Needs, Step
@@ -185,7 +187,7 @@ def tune(options: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as area:
         words = ["tune", options.recipe, "--mode", "trace", "--k", "1..6", "--batch", "1,2,4,8"]
         words += ["--prompts-per-domain", "8", "--max-tokens", "48", "--out", area]
-        subprocess.run([sys.executable, "-m", "toolkit.cli", *words], check=True, stdout=sys.stderr)
+        print(spectool(*words), end="", file=sys.stderr)
         return (Path(area) / "results.json").read_text(encoding="utf-8")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,10 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.commands import ROOT, spectool
 from toolkit.recipe.load import dump_recipe, load_recipe
 from toolkit.tuning.candidates import candidates
 
-ROOT = Path(__file__).parents[1]
 HEAD = ROOT / "recipes" / "smollm2" / "135m_eagle3.yaml"
 DRAFTS = ("target@layers=0,29", "draft@w8a16", "ngram", str(HEAD))
 POINTS = 2
@@ -128,9 +127,7 @@ def _timed(verb: str, options: argparse.Namespace, *more: str) -> tuple[dict[str
 def _spectool(verb: str, options: argparse.Namespace, *more: str, recipe: str | None = None) -> str:
     where = ["--store", options.store] if options.store else []
     where += ["--threads", options.threads] if options.threads else []
-    command = [sys.executable, "-m", "toolkit.cli", verb, recipe or options.recipe, *more, *where]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-    return done.stdout
+    return spectool(verb, recipe or options.recipe, *more, *where)
 
 
 def _options() -> argparse.Namespace:

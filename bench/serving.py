@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -26,6 +25,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.commands import settings, spectool
 from tests.serving.test_ports import free_ports
 from toolkit.engine.built import BuiltModels
 from toolkit.execute import build
@@ -72,8 +72,10 @@ def main() -> int:
         {"what": what, "median": round(median(found), 2), "rounds": [round(r, 2) for r in found]}
         for what, found in ratios.items()
     ]
+    width = max(map(len, ratios))
     for row in rows:
-        print(f"{row['what']:<45} {row['median']:>5}   rounds {row['rounds']}", file=sys.stderr)
+        figures = f"{row['median']:>5}   rounds {row['rounds']}"
+        print(f"{row['what']:<{width}} {figures}", file=sys.stderr)
     if options.json:
         policy = built.recipe.speculation.draft_length.model_dump()
         print(json.dumps({"recipe": options.recipe, "policy": policy, "ratios": rows}))
@@ -163,14 +165,9 @@ def served(built: BuiltModels, layout: str, area: Path) -> Iterator[Address]:
 def _tuned(options: argparse.Namespace) -> Recipe:
     with tempfile.TemporaryDirectory(prefix="bench-serving-tune-") as area:
         batches = ",".join(map(str, options.loads))
-        command = ["tune", options.recipe, "--k", "1..8", "--batch", batches, "--out", area]
-        settings = [word for value in _overrides(options) for word in ("--set", value)]
-        subprocess.run(
-            [sys.executable, "-m", "toolkit.cli", *command, *settings],
-            check=True,
-            stdout=sys.stderr,
-            cwd=Path(__file__).parents[1],
-        )
+        points = ["--k", "1..8", "--batch", batches, "--out", area]
+        said = spectool("tune", options.recipe, *points, *settings(_overrides(options)))
+        print(said, end="", file=sys.stderr)
         return load_recipe(str(Path(area) / "tuned.yaml"), [])
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.commands import settings, spectool
+
 WITHIN = 0.10
 
 
@@ -29,7 +32,7 @@ def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as area:
         out = options.out or Path(area)
-        _spectool("build", options.recipe, *_settings(options), store=options.store)
+        _spectool("build", options)
         found = {mode: _tune(options, mode, out / mode) for mode in ("trace", "grid")}
     result = {**compare(found["trace"], found["grid"]), "recipe": options.recipe}
     print(json.dumps(result) if options.json else table(result))
@@ -106,21 +109,16 @@ def _tune(options: argparse.Namespace, mode: str, out: Path) -> dict[str, Any]:
     threads = ["--threads", options.threads] if options.threads else []
     started = time.monotonic()
     _spectool(
-        "tune", options.recipe, "--mode", mode, "--out", str(out), *points, *prompts, *sampling,
-        *threads, *_settings(options), store=options.store,
-    )  # fmt: skip
+        "tune", options, "--mode", mode, "--out", str(out), *points, *prompts, *sampling, *threads
+    )
     wall = round(time.monotonic() - started, 1)
     return {**json.loads((out / "results.json").read_text()), "wall_s": wall}
 
 
-def _spectool(*arguments: str, store: str | None) -> None:
-    where = ["--store", store] if store else []
-    command = [sys.executable, "-m", "toolkit.cli", *arguments, *where]
-    subprocess.run(command, check=True, stdout=sys.stderr, cwd=Path(__file__).parents[1])
-
-
-def _settings(options: argparse.Namespace) -> list[str]:
-    return [word for value in options.set for word in ("--set", value)]
+def _spectool(verb: str, options: argparse.Namespace, *more: str) -> None:
+    where = ["--store", options.store] if options.store else []
+    said = spectool(verb, options.recipe, *more, *settings(options.set), *where)
+    print(said, end="", file=sys.stderr)
 
 
 def table(result: dict[str, Any]) -> str:
