@@ -30,10 +30,22 @@ class FakeSlowModel(FakeTableModel):
         return super().forward(steps)
 
 
-def measured(drafter, clock, batches=(1, 2), longest=4, change=0):
-    target = FakeSlowModel(clock, 20, 1, change)
+class FakeDisturbedModel(FakeSlowModel):
+    """That part of the passes, drawn by lot, takes twice as long."""
+
+    def __init__(self, clock, base, each, disturbed):
+        super().__init__(clock, base, each)
+        self.disturbed, self.rng = disturbed, np.random.default_rng(7)
+
+    def forward(self, steps):
+        if self.rng.random() < self.disturbed:
+            self.clock.pass_ms(self.base + self.each * sum(len(step.tokens) for step in steps))
+        return super().forward(steps)
+
+
+def measured(drafter, clock, batches=(1, 2), longest=4, change=0, target=None):
     return measure_steps(
-        target,
+        target or FakeSlowModel(clock, 20, 1, change),
         lambda: drafter,
         text=[1, 2, 3, 4, 0],
         batches=batches,
@@ -45,9 +57,10 @@ def measured(drafter, clock, batches=(1, 2), longest=4, change=0):
 
 
 @pytest.mark.parametrize(
-    ("longest", "lengths"), [(1, [0, 1]), (4, [0, 1, 2, 4]), (6, [0, 1, 2, 4, 6])]
+    ("longest", "lengths"),
+    [(1, [0, 1]), (4, [0, 1, 2, 3, 4]), (6, [0, 1, 2, 3, 4, 6]), (8, [0, 1, 2, 3, 4, 7, 8])],
 )
-def test_none_the_powers_of_two_and_the_longest_are_measured(longest, lengths):
+def test_none_both_sides_of_the_powers_of_two_and_the_longest_are_measured(longest, lengths):
     assert draft_lengths(longest) == lengths
 
 
@@ -70,6 +83,43 @@ def test_drafting_is_told_from_verifying():
         assert point.total_ns == point.draft_ns + point.verify_ns
     # Two prompts of 8 and of 40 tokens: 36 and 100 ms, and 6 ms that the draft reads them in.
     assert times.prefill_ns[2] == pytest.approx((42 / 16 + 106 / 80) / 2 * MS, rel=0.3)
+
+
+def test_disturbances_spoil_no_point():
+    clock = FakeClock()
+    target = FakeDisturbedModel(clock, 20, 1, 0.3)
+    times = measured(NGramDrafter(8, 8), clock, target=target)
+    for batch in (1, 2):
+        for k in (0, 1, 2, 4):
+            assert times.at(batch, k, 20) == pytest.approx((20 + batch * (1 + k)) * MS)
+
+
+def test_a_machine_that_is_always_busy_raises_all_points_alike():
+    clock = FakeClock()
+    target = FakeDisturbedModel(clock, 20, 1, 0.7)
+    times = measured(NGramDrafter(8, 8), clock, batches=(1,), target=target)
+    assert times.at(1, 0, 20) == pytest.approx(2 * 21 * MS)
+    assert times.at(1, 4, 20) == pytest.approx(2 * 25 * MS)
+
+
+def test_measuring_goes_on_until_two_visits_agree():
+    quiet = measured(NGramDrafter(8, 8), FakeClock(), batches=(1,), longest=1)
+    # Two visits to each context, in each of which a length has two turns of two steps.
+    assert [point.samples for point in quiet.points] == [2 * 2 * 2] * 4
+    clock = FakeClock()
+    busy = FakeDisturbedModel(clock, 20, 1, 0.9)
+    times = measured(NGramDrafter(8, 8), clock, batches=(1,), longest=1, target=busy)
+    assert {point.samples for point in times.points} != {2 * 2 * 2}
+    assert max(point.samples for point in times.points) <= 4 * 2 * 2
+
+
+def test_few_drafts_stand_while_steps_are_timed():
+    clock = FakeClock()
+    draft = DraftTargetDrafter(FakeSlowModel(clock, 3, 0))  # the target itself: never refused
+    times = measured(draft, clock, batches=(1,))
+    rounds, steps = 4, 2 * 3 * 5  # two turns of three steps for 0 to 4 tokens
+    kept = rounds * (1 + 2 * 3 * (1 + 2 + 3 + 4 + 5))
+    assert rounds * (1 + steps) <= times.emitted_tokens < kept / 1.5
 
 
 def test_a_mixed_batch_costs_what_its_tokens_cost_and_each_change_is_paid():

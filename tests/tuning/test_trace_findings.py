@@ -49,16 +49,27 @@ def test_repeated_lines_are_counted():
     assert text == "x.jsonl: 3 line(s) repeat an earlier prompt and were left out."
 
 
-def test_times_that_were_not_as_predicted_are_listed():
+def test_another_pace_of_the_machine_is_no_wrong_prediction():
     [text] = texts(report(), SLOW)
-    assert "edit at batch 1, k = 0 (+20%), edit at batch 1, k = 2 (+20%)" in text
+    assert text.startswith("plain decoding was more than 10% off the predicted TPOT: edit at batch")
+    assert "edit at batch 1, k = 0 (+20%); the machine ran at another pace" in text
+
+
+def test_ratios_that_were_not_as_predicted_are_listed():
+    slower = [SLOW[0], *(replace(cell, tpot_p50_ns=cell.tpot_p50_ns * 1.2) for cell in SLOW[1:])]
+    [_, text] = texts(report(), slower)
+    assert "edit at batch 1, k = 2 (+20%), edit at batch 1, k = 4 (+20%); either" in text
+    [text] = texts(report(), [CELLS[0], *SLOW[1:]])
+    assert "edit at batch 1, k = 2 (+20%), edit at batch 1, k = 4 (+20%); either" in text
 
 
 def test_unsteady_steps_are_named():
     table = times(1)
     shaky = replace(table, points=(replace(table.points[0], spread=0.25), *table.points[1:]))
     [text] = texts(report(table=shaky))
-    assert text.startswith("step times were unsteady (the worst median is known to 25%)")
+    assert text.startswith(
+        "step times were unsteady (the two quickest visits to a point are 25% apart)"
+    )
 
 
 def test_verdicts_that_differ_are_named():

@@ -22,7 +22,7 @@ Counts = NDArray[np.integer[Any] | np.floating[Any]]
 
 @dataclass(frozen=True)
 class StepTime:
-    """Medians in nanoseconds of one step of `batch_size` requests, each with `drafted` tokens."""
+    """Nanoseconds of one step of `batch_size` requests, each with `drafted` tokens."""
 
     batch_size: int
     drafted: int
@@ -32,7 +32,7 @@ class StepTime:
     draft_ns: float
     overhead_ns: float  # choosing tokens, counting, rolling back
     total_ns: float
-    spread: float  # half the width of the median's interval, of the median
+    spread: float  # between the two quickest visits, of the quicker one's time
 
 
 @dataclass(frozen=True)

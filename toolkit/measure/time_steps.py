@@ -1,9 +1,14 @@
 """Measuring the table of step times, on the loaded models in the loop that serves.
 
 Only there everything is paid. Draft lengths take turns within a prefill and batch sizes take turns
-over the run, so that a disturbance hits all of them; a point is the median of its samples, and
-measuring ends when medians are tight. A drafter that finds less than it was asked for is topped up:
-what is timed is a draft of that length, while how long drafts really are, the trace knows.
+over the run, so that a disturbance hits all of them. It only ever adds time, for seconds or for
+minutes, and then to the steps of some points more than to those of others; so a point is the lowest
+decile of its samples, measuring ends when two visits to every point agree on the least it takes,
+and the whole table is raised by what the median sample takes over its point.
+
+Drafts are replaced by random tokens of the length that was asked for: what is timed is a draft of
+that length, while how long drafts really are, and what stands of them, the trace knows. Nearly all
+are refused, so that little is generated and contexts stay as long as they were.
 """
 
 from __future__ import annotations
@@ -35,14 +40,19 @@ from toolkit.speculation.request import Request
 IN_A_ROW = 3
 TURNS = 2  # of every draft length after one prefill; one is enough for
 LARGE = 4  # requests or more: their steps are long, and steadier
-MIN_ROUNDS, MAX_ROUNDS = 2, 4  # the shorter and the longer context in turns
-TIGHT = 0.03  # of the median: half the width of its 95 % interval
+MIN_ROUNDS, MAX_ROUNDS = 4, 8  # the shorter and the longer context in turns
+FLOOR = 0.1  # the quantile of a point's samples that disturbances leave alone
+TIGHT = 0.03  # of a step: what two visits may find different
 
 
 def draft_lengths(longest: int) -> list[int]:
-    """Which to measure: none, the powers of two, and the longest; the rest lies between them."""
-    powers = [2**i for i in range(longest.bit_length()) if 2**i < longest]
-    return [0, *powers, longest]
+    """Which to measure; the rest lies between them.
+
+    Kernels work in tiles, so a pass over 18 tokens can take a quarter longer than one over 16: with
+    every power of two goes the length before it, whose tokens fill the last tile.
+    """
+    edges = [2**i - below for i in range(longest.bit_length()) for below in (1, 0)]
+    return sorted({0, *(edge for edge in edges if edge <= longest), longest})
 
 
 @dataclass
@@ -54,12 +64,22 @@ class _Samples:
     total: list[float] = field(default_factory=list)
     contexts: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)  # first of a row, over the others' median
+    lowest: list[float] = field(default_factory=list)  # total of each visit
+    _ended: int = 0
 
+    def end_visit(self) -> None:
+        """A visit is what one prefill was good for."""
+        if len(self.total) > self._ended:
+            self.lowest.append(min(self.total[self._ended :]))
+            self._ended = len(self.total)
+
+    @property
     def spread(self) -> float:
-        """Half the 95 % interval of the median, from the quartiles, as a part of the median."""
-        low, high = np.quantile(self.total, [0.25, 0.75])
-        # 1.57 IQR / sqrt(n): McGill, Tukey and Larsen (1978).
-        return float(1.57 * (high - low) / np.sqrt(len(self.total)) / median(self.total))
+        """How far apart the two quickest visits are; 0: only one was made."""
+        if len(self.lowest) < 2:
+            return 0.0
+        first, second = sorted(self.lowest)[:2]
+        return second / first - 1
 
 
 def measure_steps(
@@ -76,7 +96,7 @@ def measure_steps(
     clock: Callable[[], int] = perf_counter_ns,
     advance: Callable[[float], None] = lambda rounds: None,
 ) -> StepTimes:
-    """Rounds over all batch sizes until every median is tight."""
+    """Rounds over all batch sizes until two visits agree at every point."""
     lengths = lengths or draft_lengths(longest)
     samples = {(b, c, d): _Samples() for b in batches for c in sorted(contexts) for d in lengths}
     prefill: dict[int, list[float]] = {batch: [] for batch in batches}
@@ -92,10 +112,12 @@ def measure_steps(
             prefill[batch].append(took / (batch * context))
             emitted += tokens
         advance(1)
-        loose = [s for s in samples.values() if len(s.total) > 1 and s.spread() > TIGHT]
-        if count + 1 >= rounds[0] and not loose:
+        if count + 1 >= rounds[0] and all(found.spread <= TIGHT for found in samples.values()):
             break
-    points = tuple(_point(b, d, found) for (b, _, d), found in samples.items() if found.total)
+    samples = {place: found for place, found in samples.items() if found.total}
+    over = [ns / _floor(found.total) for found in samples.values() for ns in found.total]
+    pace = median(over or [1.0])
+    points = tuple(_point(b, d, found, pace) for (b, _, d), found in samples.items())
     return StepTimes(
         points,
         {batch: median(times) for batch, times in prefill.items()},
@@ -119,20 +141,24 @@ def _prompts(text: Sequence[int], batch: int, context: int, turn: int) -> Iterat
         yield tuple(text[(start + i) % len(text)] for i in range(context))
 
 
-def _point(batch: int, drafted: int, found: _Samples) -> StepTime:
-    verify, draft, total = (median(v) for v in (found.verify, found.draft, found.total))
-    overheads = [t - v - d for t, v, d in zip(found.total, found.verify, found.draft, strict=True)]
+def _point(batch: int, drafted: int, found: _Samples, pace: float) -> StepTime:
+    parts = zip(found.total, found.verify, found.draft, strict=True)
+    overheads = [total - verify - draft for total, verify, draft in parts]
     return StepTime(
         batch_size=batch,
         drafted=drafted,
         context=round(float(np.mean(found.contexts))),
         samples=len(found.total),
-        verify_ns=verify,
-        draft_ns=draft,
-        overhead_ns=median(overheads),
-        total_ns=total,
-        spread=found.spread(),
+        verify_ns=pace * _floor(found.verify),
+        draft_ns=pace * _floor(found.draft),
+        overhead_ns=pace * _floor(overheads),
+        total_ns=pace * _floor(found.total),
+        spread=found.spread,
     )
+
+
+def _floor(times: Sequence[float]) -> float:
+    return float(np.quantile(times, FLOOR))
 
 
 class _Bench:
@@ -141,7 +167,7 @@ class _Bench:
     def __init__(self, target: LanguageModel, drafter: Drafter, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._target = _TimedTarget(target, clock)
-        self._drafter = _TimedDrafter(drafter, clock)
+        self._drafter = _TimedDrafter(drafter, clock, target.vocab_size)
         self._max_seq_len = target.max_seq_len
         self._grown = self._emitted = 0  # tokens of the longest request, of all that were emitted
 
@@ -172,6 +198,8 @@ class _Bench:
                 if self._grown + IN_A_ROW * (length + 1) + max(found) >= self._max_seq_len:
                     break
                 self._row(loop, found[length])
+            for samples in found.values():
+                samples.end_visit()
             return prefill, self._emitted
         finally:
             loop.close()
@@ -249,8 +277,9 @@ class _TimedTarget:
 class _TimedDrafter(Drafter):
     """A drafter, counting the time of its proposals, each of the length that was asked for."""
 
-    def __init__(self, drafter: Drafter, clock: Callable[[], int]) -> None:
+    def __init__(self, drafter: Drafter, clock: Callable[[], int], vocab_size: int) -> None:
         self._drafter, self._clock, self.ns = drafter, clock, 0
+        self._vocab_size, self._rng = vocab_size, np.random.default_rng(0)
         vars(self)["reads_hidden"] = drafter.reads_hidden  # a class variable, of whom it wraps
 
     @classmethod
@@ -264,7 +293,13 @@ class _TimedDrafter(Drafter):
         start = self._clock()
         proposals = self._drafter.propose(requests)
         self.ns += self._clock() - start
-        return [_topped_up(*pair) for pair in zip(requests, proposals, strict=True)]
+        return [self._refused(*pair) for pair in zip(requests, proposals, strict=True)]
+
+    def _refused(self, request: DraftRequest, proposal: Proposal) -> Proposal:
+        """Nearly always; chains that were sampled and trees stay as they are."""
+        if proposal.probs is not None or proposal.parents is not None:
+            return proposal
+        return Proposal(self._rng.integers(0, self._vocab_size, request.draft_len).tolist())
 
     def observe(self, seq: int, hidden: NDArray[np.float32]) -> None:
         self._drafter.observe(seq, hidden)
@@ -274,10 +309,3 @@ class _TimedDrafter(Drafter):
 
     def end(self, seq: int) -> None:
         self._drafter.end(seq)
-
-
-def _topped_up(request: DraftRequest, proposal: Proposal) -> Proposal:
-    if proposal.probs is not None or proposal.parents is not None:
-        return proposal
-    missing = request.draft_len - len(proposal.tokens)
-    return Proposal([*proposal.tokens, *[request.tokens[-1]] * missing])
