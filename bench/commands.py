@@ -12,18 +12,20 @@ ROOT = Path(__file__).parents[1]
 
 
 def spectool(*words: str) -> str:
-    """What it prints on stdout; progress and errors go to stderr as ever.
+    """What it prints on stdout; progress and errors go to stderr as ever, and an error ends us too.
 
     It runs where the caller stands, so that relative paths mean the same to both.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "toolkit.cli", *words],
-        check=True,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-    ).stdout
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
 
 
 def settings(values: Iterable[str]) -> list[str]:

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.commands import settings, spectool
 from tests.serving.test_ports import free_ports
 from toolkit.engine.built import BuiltModels
+from toolkit.errors import SpectoolError
 from toolkit.execute import build
 from toolkit.measure.prompts import BUNDLED, load_prompt_sets
 from toolkit.plan import make_plan
@@ -168,7 +169,10 @@ def _tuned(options: argparse.Namespace) -> Recipe:
         points = ["--k", "1..8", "--batch", batches, "--out", area]
         said = spectool("tune", options.recipe, *points, *settings(_overrides(options)))
         print(said, end="", file=sys.stderr)
-        return load_recipe(str(Path(area) / "tuned.yaml"), [])
+        tuned = load_recipe(str(Path(area) / "tuned.yaml"), [])
+    if tuned.speculation.drafter == "none":
+        raise SystemExit("tune says off at every load: there is no speculation to compare")
+    return tuned
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:
@@ -199,4 +203,7 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SpectoolError as error:
+        sys.exit(str(error))
