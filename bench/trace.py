@@ -4,11 +4,12 @@ Both tune the same recipe over the same points, one after the other, each in a p
 and from nothing but built engines. Printed are the tokens that were generated, wall times, what
 each chose, how far the trace's choice lies above the grid's own choice and above the lowest TPOT of
 any of its points, and how many of the grid's points were predicted within 10 %: by the clock, and
-at one pace. A shared machine runs at another pace every few minutes, so that times of the grid's
-half hour compare with nothing; at one pace means that each run is held against the plain run of its
-round, seconds away (and points of plain decoding, which are right then, do not count). Over all
-bundled prompts it takes half an hour; with few of them (--prompts-per-domain 8) there is less to
-save. --out keeps both results. The last line of --json is one document.
+undisturbed. Other users of a shared machine make a run take up to twice as long for seconds or
+minutes, and the two tunings meet other weather; undisturbed means that each of the grid's runs is
+divided by what its steps took over the quickest tenth of like steps (bench/disturbance.py), and all
+predictions by one number, their error at plain decoding. Over all bundled prompts it takes half an
+hour; with few of them (--prompts-per-domain 8) there is less to save. --out keeps both results. The
+last line of --json is one document.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.commands import settings, spectool
+from bench.disturbance import disturbances
 from toolkit.measure.prompts import ALL_DOMAINS as ALL
 
 WITHIN = 0.10
@@ -52,39 +54,34 @@ def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
     expected = {point: c["tpot_p50_ns"] for point, c in predicted.items()}
     chosen = _chosen(trace, grid)
     clock = {_point(c): c["tpot_p50_ns"] for c in grid["summary"]}
-    pace = at_one_pace(grid["records"], expected)
+    quiet = undisturbed(grid["records"], pooled=any(name == ALL for _, name, _ in clock))
+    pace = median(expected[point] / ns for point, ns in quiet.items() if not point[2])
     return {
         "tokens": {"trace": _tokens(trace), "grid": _tokens(grid)},
         "seconds": {"trace": trace["wall_s"], "grid": grid["wall_s"]},
         "worst_acceptance_length_error": max(drift, key=abs),
         "chosen": chosen,
         "by_the_clock": _judged(clock, expected, chosen),
-        "at_one_pace": _judged(
-            pace, {point: ns for point, ns in expected.items() if point[2]}, chosen
-        ),
+        "undisturbed": {
+            "predictions_divided_by": pace,
+            **_judged(quiet, {point: ns / pace for point, ns in expected.items()}, chosen),
+        },
     }
 
 
-def at_one_pace(
-    records: Sequence[dict[str, Any]], expected: Mapping[Point, float]
-) -> dict[Point, float]:
-    """p50 TPOT of every point, had plain decoding taken in each round what was expected of it."""
-    records = [record for record in records if record["output_tokens"] > 1]
-    plain: dict[str, list[float]] = {}
-    for record in records:
-        if not record["k"]:
-            plain.setdefault(record["round"], []).append(_tpot(record))
+def undisturbed(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Point, float]:
+    """p50 TPOT of every point, each run without its disturbance."""
+    slower = disturbances(records)
     found: dict[Point, list[float]] = {}
     for record in records:
+        by = slower.get((record["round"], record["k"]))
+        if by is None or record["output_tokens"] < 2:
+            continue
+        tpot = (record["e2e_ns"] - record["ttft_ns"]) / (record["output_tokens"] - 1)
         batch, domain, k = _point(record)
-        pace = mean(plain[record["round"]]) / expected[batch, domain, 0]
-        for name in {domain, ALL} if (batch, ALL, k) in expected else {domain}:
-            found.setdefault((batch, name, k), []).append(_tpot(record) / pace)
+        for name in (domain, ALL) if pooled else (domain,):
+            found.setdefault((batch, name, k), []).append(tpot / by)
     return {point: median(tpots) for point, tpots in found.items()}
-
-
-def _tpot(record: dict[str, Any]) -> float:
-    return float(record["e2e_ns"] - record["ttft_ns"]) / (record["output_tokens"] - 1)
 
 
 def _chosen(trace: dict[str, Any], grid: dict[str, Any]) -> list[dict[str, int]]:
@@ -109,7 +106,7 @@ def _judged(
     tpots: Mapping[Point, float], expected: Mapping[Point, float], chosen: Sequence[dict[str, int]]
 ) -> dict[str, Any]:
     """What these TPOTs say of predictions and choices."""
-    errors = [ns / tpots[point] - 1 for point, ns in expected.items()]
+    errors = [expected[point] / ns - 1 for point, ns in tpots.items()]
     above = []
     pool = _pool(domain for _, domain, _ in tpots)
     for choice in chosen:
@@ -174,11 +171,12 @@ def table(result: dict[str, Any]) -> str:
             f"batch {c['batch']}: trace chose k = {c['trace']} (predicted {c['predicted']}), "
             f"grid {c['grid']}"
         )
-    for name, words in (("by_the_clock", "by the clock"), ("at_one_pace", "at one pace")):
+    for name in ("by_the_clock", "undisturbed"):
         judged = result[name]
+        share, worst = judged["within_10_percent"], judged["worst_error"]
         lines.append(
-            f"{words}: {judged['within_10_percent']:.0%} of {judged['points']} TPOTs predicted "
-            f"within 10 %, the worst {judged['worst_error']:+.1%} off; the trace's choices"
+            f"{name.replace('_', ' ')}: {share:.0%} of {judged['points']} TPOTs predicted within "
+            f"10 %, the worst {worst:+.1%} off; the trace's choices"
         )
         lines += [
             f"  batch {c['batch']}: {c['above_grid']:+.1%} from the grid's, "
