@@ -74,6 +74,11 @@ class _Samples:
             self._ended = len(self.total)
 
     @property
+    def settled(self) -> bool:
+        """Two visits agree; what has no room for a visit waits for none."""
+        return not self.lowest or (len(self.lowest) > 1 and self.spread <= TIGHT)
+
+    @property
     def spread(self) -> float:
         """How far apart the two quickest visits are; 0: only one was made."""
         if len(self.lowest) < 2:
@@ -112,7 +117,7 @@ def measure_steps(
             prefill[batch].append(took / (batch * context))
             emitted += tokens
         advance(1)
-        if count + 1 >= rounds[0] and all(found.spread <= TIGHT for found in samples.values()):
+        if count + 1 >= rounds[0] and all(found.settled for found in samples.values()):
             break
     samples = {place: found for place, found in samples.items() if found.total}
     over = [ns / _floor(found.total) for found in samples.values() for ns in found.total]

@@ -270,7 +270,7 @@ def draft_times(grid: Grid, runtime: Runtime, sampling: Sampling, traced: Traced
     middle = sum(_contexts(traced)) // 2
     lengths = sorted({1, max(grid.ks)})
     return _measured(
-        grid, runtime, sampling, traced, contexts=(middle, middle), lengths=lengths, rounds=(1, 2)
+        grid, runtime, sampling, traced, contexts=(middle, middle), lengths=lengths, rounds=(2, 3)
     )
 
 
