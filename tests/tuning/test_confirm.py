@@ -1,5 +1,7 @@
 """What is measured after a prediction: a share of the rounds, few lengths, and not for long."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.tuning.made_runs import round_of
@@ -8,6 +10,7 @@ from tests.tuning.test_predict import predicted
 from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
+from toolkit.tuning.intervals import Interval
 
 
 def test_only_a_share_of_the_rounds_confirms_each_with_the_lengths_of_its_batch():
@@ -34,6 +37,18 @@ def test_neighbours_are_measured_only_where_the_prediction_cannot_tell_them_apar
     # Never accepted: 10 / 12 against 10 / 14. Nearly half of the drafts: close to each other.
     half = list(predicted(plan, {p.id: 0.62 for p in plan.domains["edit"]}).values())
     assert confirm_grid(plan, half, choose(half), Objective()).at == {1: (2, 4)}
+
+
+def test_of_two_neighbours_that_come_near_the_better_is_measured():
+    plan = grid(8, batches=(1,), ks=(1, 2, 4), domains=("edit",))
+    speedups = {1: 1.97, 2: 2.0, 4: 1.98}
+    cells = [
+        cell
+        if cell.plain
+        else replace(cell, speedup=Interval(speedups[cell.k], speedups[cell.k] - 0.1, 2.2))
+        for cell in predicted(plan, {}).values()
+    ]
+    assert confirm_grid(plan, cells, choose(cells), Objective()).at == {1: (2, 4)}
 
 
 @pytest.mark.parametrize(("wild", "settled"), [(1.0, True), (1.5, False)])

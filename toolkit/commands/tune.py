@@ -113,9 +113,9 @@ def tune(
 
     The target writes each text once (kept in the store), the drafter reads it once, and a dynamic
     program over the two gives the acceptance of every k, fixed, adaptive or ended where the drafter
-    is unsure. With measured step times that predicts TPOT; the winner of each batch size, its
-    neighbours and plain decoding are then measured on an eighth of the prompts, and only those
-    decide. For Medusa and EAGLE it also finds the best trees.
+    is unsure. With measured step times that predicts TPOT; the winner of each batch size, a
+    neighbour that comes near it and plain decoding are then measured on an eighth of the prompts,
+    and only those decide. For Medusa and EAGLE it also finds the best trees.
 
     With --mode grid, and for drafters and backends that have no trace, every k and plain decoding
     meet the same prompts in turns. Ctrl-C keeps what was measured and the same command goes on

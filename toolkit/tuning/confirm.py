@@ -1,8 +1,9 @@
 """What a prediction leaves to be measured: little, and no longer than it takes to be sure.
 
-At each batch size the predicted best draft length, those neighbours that the prediction cannot tell
-from it, and plain decoding, over a share of the rounds; a batch size is done earlier when the
-interval of its speed-up is tight.
+At each batch size the predicted best draft length, the better of its neighbours if the prediction
+can hardly tell them apart, and plain decoding, over a share of the rounds; a batch size is done
+earlier when the interval of its speed-up is tight. Where several lengths come to nearly the same, a
+few rounds decide nothing between them, and each costs as much as the best.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from toolkit.tuning.grid import Grid, Round
 from toolkit.tuning.summary import ONE, Cell, measured_gains, paired
 
 SHARE = 1 / 8  # of the rounds are measured at most
-NEAR = 0.05  # a neighbour whose predicted speed-up is lower by more is not measured
+NEAR = 0.05  # if a neighbour's predicted speed-up is lower by more, it is not measured
 FEW = 4  # requests of a domain that are measured at least
 TIGHT = 0.04  # half the width of a speed-up's interval, of the speed-up: enough is known
 
@@ -76,7 +77,7 @@ def confirm_grid(
 
 
 def _worth_it(choice: Choice, predicted: Sequence[Cell], ks: Sequence[int]) -> tuple[int, ...]:
-    """The best and, of its neighbours, those that come near it."""
+    """The best and the better of its neighbours, where that comes near it."""
     ordered, best = sorted(ks), choice.best
     gains = {
         cell.k: cell.speedup.value
@@ -84,6 +85,8 @@ def _worth_it(choice: Choice, predicted: Sequence[Cell], ks: Sequence[int]) -> t
         if (cell.batch_size, cell.domain) == (best.batch_size, best.domain) and cell.speedup
     }
     place = ordered.index(best.k)
-    around = ordered[max(0, place - 1) : place + 2]
-    lowest = gains.get(best.k, 0.0) * (1 - NEAR)
-    return tuple(k for k in around if k == best.k or gains.get(k, 0.0) >= lowest)
+    around = [*ordered[max(0, place - 1) : place], *ordered[place + 1 : place + 2]]
+    near = max(around, key=lambda k: gains.get(k, 0.0), default=best.k)
+    if gains.get(near, 0.0) < gains.get(best.k, 0.0) * (1 - NEAR):
+        near = best.k
+    return tuple(sorted({best.k, near}))
