@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-FLOOR = 0.1  # the quantile of a kind's times that disturbances leave alone
+from toolkit.measure.time_steps import FLOOR
+
 FEWEST = 8  # steps of a kind; of fewer nothing is known
 
 Record = Mapping[str, Any]  # a request, as results.json has it
@@ -40,20 +41,16 @@ def disturbances(records: Sequence[Record]) -> dict[Run, float]:
         for kind, taken in times.items()
         if len(taken) >= FEWEST
     }
-    known = {
-        run: [
-            (ns, floors[kind])
+    slower = {}
+    for run, found in steps.items():
+        known = [
+            (ns, floor)
             for kinds, ns in found
-            for kind in [next((kind for kind in kinds if kind in floors), None)]
-            if kind is not None
+            if (floor := next((floors[kind] for kind in kinds if kind in floors), None))
         ]
-        for run, found in steps.items()
-    }
-    return {
-        run: sum(ns for ns, _ in pairs) / sum(floor for _, floor in pairs)
-        for run, pairs in known.items()
-        if pairs
-    }
+        if known:
+            slower[run] = sum(ns for ns, _ in known) / sum(floor for _, floor in known)
+    return slower
 
 
 def _steps(group: Sequence[Record]) -> Iterator[tuple[tuple[Hashable, ...], int]]:

@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.commands import settings, spectool
 from bench.disturbance import disturbances
+from toolkit.measure.metrics import tpot_ns
 from toolkit.measure.prompts import ALL_DOMAINS as ALL
+from toolkit.measure.records import RequestRecord
 
 WITHIN = 0.10
 
@@ -77,10 +79,9 @@ def undisturbed(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Poin
         if record["output_tokens"] < 2:
             continue
         by = slower.get((record["round"], record["k"]), 1.0)
-        tpot = (record["e2e_ns"] - record["ttft_ns"]) / (record["output_tokens"] - 1)
         batch, domain, k = _point(record)
         for name in (domain, ALL) if pooled else (domain,):
-            found.setdefault((batch, name, k), []).append(tpot / by)
+            found.setdefault((batch, name, k), []).append(tpot_ns(RequestRecord(**record)) / by)
     return {point: median(tpots) for point, tpots in found.items()}
 
 

@@ -120,8 +120,8 @@ def measure_steps(
         if count + 1 >= rounds[0] and all(found.settled for found in samples.values()):
             break
     samples = {place: found for place, found in samples.items() if found.total}
-    over = [ns / _floor(found.total) for found in samples.values() for ns in found.total]
-    pace = median(over or [1.0])
+    floors = [(_floor(found.total), found.total) for found in samples.values()]
+    pace = median([ns / floor for floor, total in floors for ns in total] or [1.0])
     points = tuple(_point(b, d, found, pace) for (b, _, d), found in samples.items())
     return StepTimes(
         points,
