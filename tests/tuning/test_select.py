@@ -3,6 +3,8 @@
 Models are tables whose passes take times that are written down, on a clock that nothing else moves.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -129,6 +131,17 @@ def test_the_order_is_that_of_the_closed_loop(bench, plan, assessed, batch):
     assert order[-1] == "bad"
     for candidate, point in at_batch(assessed, batch):
         assert point.tpot_ns == pytest.approx(measured[candidate.name], rel=0.03)
+
+
+def test_a_target_that_was_timed_in_a_slow_minute_does_not_cost_a_place(assessed):
+    first, *others = [candidate for candidate, _ in at_batch(assessed, BATCHES[0])]
+    slow = tuple(
+        replace(point, tpot_ns=point.tpot_ns * 2, plain_tpot_ns=point.plain_tpot_ns * 2)
+        for point in first.points
+    )
+    found = [*others, replace(first, points=slow)]
+    order = [candidate.name for candidate, _ in at_batch(found, BATCHES[0])]
+    assert order == [first.name, *(other.name for other in others)]
 
 
 def test_costs_are_those_that_were_written_down(assessed):

@@ -208,7 +208,7 @@ def _table(found: Sequence[Assessed], batch: int) -> str:
             candidate.drafter,
             str(point.k),
             f"{point.tpot_ns / 1e6:.2f}",
-            f"{point.plain_tpot_ns / point.tpot_ns:.2f}x",
+            f"{point.gain:.2f}x",
             _share(point.acceptance_rate),
             "-" if point.acceptance_length is None else f"{point.acceptance_length:.2f}",
             f"{point.cost_ratio:.2f}",

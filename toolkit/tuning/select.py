@@ -49,6 +49,15 @@ class Point:
     break_even_acceptance: float | None  # None: not even drafts that always stand would do
     ceiling_speedup: float  # ...and what drafts that always stand would bring
 
+    @property
+    def gain(self) -> float:
+        """Plain TPOT over predicted TPOT, both from steps of the same target engine.
+
+        A head has a target engine of its own, which was timed at another minute than the others'
+        target: its TPOT alone cannot be held against theirs.
+        """
+        return self.plain_tpot_ns / self.tpot_ns
+
 
 @dataclass(frozen=True)
 class Assessed:
@@ -62,7 +71,7 @@ class Assessed:
     @property
     def gain(self) -> float:
         """Geometric mean over the batch sizes of plain TPOT over predicted TPOT."""
-        logs = [log(point.plain_tpot_ns / point.tpot_ns) for point in self.points]
+        logs = [log(point.gain) for point in self.points]
         return exp(sum(logs) / len(logs))
 
     def to_json(self) -> dict[str, Any]:
@@ -93,9 +102,9 @@ def ranked(found: Sequence[Assessed]) -> list[Assessed]:
 
 
 def at_batch(found: Sequence[Assessed], batch: int) -> list[tuple[Assessed, Point]]:
-    """Fastest first at one batch size."""
+    """The largest gain first, at one batch size."""
     pairs = [(c, point) for c in found for point in c.points if point.batch_size == batch]
-    return sorted(pairs, key=lambda pair: pair[1].tpot_ns)
+    return sorted(pairs, key=lambda pair: -pair[1].gain)
 
 
 def _context(grid: Grid, max_tokens: int) -> float:
