@@ -114,13 +114,19 @@ def test_tuning_waits_for_engines_then_predicts_then_measures(tmp_path, store):
     assert point.needs.alone
 
 
-def test_a_backend_without_logits_measures_every_point_and_traces_nothing(tmp_path, store):
+def test_a_deployment_has_nothing_to_tune_for_it_always_drafts_alike(store):
     found = [make_plan(load_recipe("llama3_1/8b_eagle3"), store)]
     graph = with_tuning(build_graph(found, store)[0], found)
-    kinds = {step.kind for step in graph}
-    assert kinds == {"artefact", "point"}
+    assert {step.kind for step in graph} == {"artefact"}
     engine = next(step for step in graph if step.title == "engine target")
     assert [graph.steps[name].title for name in engine.inputs] == ["convert draft"]
+
+
+def test_what_has_no_trace_is_measured_at_every_point(store):
+    sampled = ["tune.sampling.temperature=0.7"]
+    found = [make_plan(load_recipe("llama3_1/70b_draft_target", sampled), store)]
+    graph = with_tuning(build_graph(found, store)[0], found)
+    assert {step.kind for step in graph} == {"artefact", "point"}
     points = [step for step in graph if step.kind == "point"]
     assert all(step.needs.labels["tensorrt_llm"] for step in points)
-    assert all(step.needs.gpus == 1 for step in points)
+    assert all(step.needs.gpus == 4 for step in points)

@@ -10,6 +10,7 @@ from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS
 from toolkit.steps import step_ids
 from toolkit.store import digest
+from toolkit.tuning.setup import untraceable
 
 
 def with_tuning(graph: Graph, plans: Sequence[Plan]) -> Graph:
@@ -21,11 +22,11 @@ def with_tuning(graph: Graph, plans: Sequence[Plan]) -> Graph:
 def tuning_steps(plan: Plan) -> Iterator[Step]:
     """A trace per prompt set, one table of step times, and a step per point to confirm.
 
-    Where a backend does not show logits, every point is measured and nothing is predicted. A point
+    Where there is no trace, every point is measured and nothing is predicted. A point
     is one batch size on one prompt set; `tune` measures it in rounds, which may run anywhere.
     """
     recipe, tune = plan.recipe, plan.recipe.tune
-    if recipe.speculation.drafter == "none":
+    if recipe.speculation.drafter == "none" or BACKENDS[recipe.backend].untunable(recipe):
         return
     wanted = tuple(
         name
@@ -36,7 +37,7 @@ def tuning_steps(plan: Plan) -> Iterator[Step]:
     key = digest({"engines": wanted, "drafter": options, "tune": tune.model_dump(mode="json")})[:12]
     title = f"{recipe.name}: {recipe.speculation.drafter}"
     before = wanted
-    if BACKENDS[recipe.backend].shows_logits:
+    if untraceable(recipe) is None:
         traces = {domain: f"trace/{key}/{domain}" for domain in tune.prompts}
         for domain, name in traces.items():
             yield Step(

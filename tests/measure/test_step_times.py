@@ -12,6 +12,7 @@ from toolkit.measure.time_steps import draft_lengths, measure_steps
 from toolkit.speculation.drafters.draft_target import DraftTargetDrafter
 from toolkit.speculation.drafters.ngram import NGramDrafter
 from toolkit.speculation.interfaces import SamplingParams
+from toolkit.speculation.timed import timed_loop
 
 
 class FakeSlowModel(FakeTableModel):
@@ -43,16 +44,23 @@ class FakeDisturbedModel(FakeSlowModel):
         return super().forward(steps)
 
 
+def loops(target, drafter, clock):
+    """For measure_steps, on a made-up clock."""
+    return lambda policy, room: timed_loop(
+        target, drafter(), policy, max_prefill_tokens=room, clock=clock
+    )
+
+
 def measured(drafter, clock, batches=(1, 2), longest=4, change=0, target=None):
+    model = target or FakeSlowModel(clock, 20, 1, change)
     return measure_steps(
-        target or FakeSlowModel(clock, 20, 1, change),
-        lambda: drafter,
+        loops(model, lambda: drafter, clock),
+        model.max_seq_len,
         text=[1, 2, 3, 4, 0],
         batches=batches,
         longest=longest,
         contexts=(8, 40),
         sampling=SamplingParams(),
-        clock=clock,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.measure.fake_loop import FakeClock
-from tests.measure.test_step_times import FakeSlowModel
+from tests.measure.test_step_times import FakeSlowModel, loops
 from tests.measure.test_trace_rounds import models
 from toolkit.measure.run import Conditions, EncodedPrompt, sampling_of
 from toolkit.measure.time_steps import measure_steps
@@ -54,8 +54,9 @@ class Bench:
                 text = self.answer(prompt)
                 self.traces[domain, prompt.id] = self.drafter().trace(text, 8)
         self.times = measure_steps(
-            self.target, self.drafter, text=[1, 2, 3, 4, 0], batches=BATCHES, longest=8,
-            contexts=(8, 30), sampling=SamplingParams(), clock=self.clock,
+            loops(self.target, self.drafter, self.clock), self.target.max_seq_len,
+            text=[1, 2, 3, 4, 0], batches=BATCHES, longest=8, contexts=(8, 30),
+            sampling=SamplingParams(),
         )  # fmt: skip
         predictor = Predictor(
             self.traces, self.times, max_tokens=TOKENS, objective=Objective(), seed=0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.measure.fake_loop import FakeClock
+from tests.measure.test_step_times import loops
 from tests.speculation.table_model import FakeTableModel, random_table
 from tests.tuning.test_predicted_times import FakeTimedModel
 from toolkit.measure.run import Conditions, EncodedPrompt, measure_group, sampling_of
@@ -84,8 +85,9 @@ def assessed(bench, plan):
 
     def times(name, **options):
         return measure_steps(
-            bench.target, lambda: bench.drafter(name), text=[1, 2, 3, 4, 0], batches=BATCHES,
-            longest=4, contexts=(8, 8), sampling=SamplingParams(), clock=bench.clock, **options,
+            loops(bench.target, lambda: bench.drafter(name), bench.clock),
+            bench.target.max_seq_len, text=[1, 2, 3, 4, 0], batches=BATCHES, longest=4,
+            contexts=(8, 8), sampling=SamplingParams(), **options,
         )  # fmt: skip
 
     table, found = None, []

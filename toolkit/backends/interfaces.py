@@ -36,7 +36,7 @@ class Backend(ABC):
     builds_elsewhere: ClassVar[bool] = False
     # Matrices that somebody else quantised cannot be used.
     needs_floats: ClassVar[bool] = False
-    # Its loaded models say what they think of a text, so a trace can be read from them.
+    # Its loaded models are language models that any drafter can be put beside.
     shows_logits: ClassVar[bool] = False
     # Of an engine's spec, what the machine decides: the keys of `machine()`.
     machine_keys: ClassVar[tuple[str, ...]] = ()
@@ -91,6 +91,16 @@ class Backend(ABC):
     @staticmethod
     def engine_heads(recipe: Recipe) -> HeadSource | None:
         """Drafting heads that become an engine of their own, role `heads`."""
+        return None
+
+    @staticmethod
+    def untunable(recipe: Recipe) -> str | None:
+        """Why its loaded models cannot be asked for this draft length and that, in words."""
+        return None
+
+    @staticmethod
+    def untraceable(recipe: Recipe) -> str | None:
+        """Why they cannot say how a drafter would have done on a text, in words."""
         return None
 
     @staticmethod

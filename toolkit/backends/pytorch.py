@@ -55,6 +55,18 @@ class PytorchBackend(LoadingBackend):
         """Nothing: running needs TensorRT-LLM, building does not."""
 
     @staticmethod
+    def untunable(recipe: Recipe) -> str | None:
+        return (
+            "a deployment always drafts as it was started; start one for each "
+            "speculation.max_draft_len and one with drafter: none, and compare them with "
+            "spectool bench"
+        )
+
+    @staticmethod
+    def untraceable(recipe: Recipe) -> str | None:
+        return PytorchBackend.untunable(recipe)
+
+    @staticmethod
     def check(config: Mapping[str, Any], limits: EngineLimits, where: str) -> None:
         """Any model that TensorRT-LLM loads; the rules of engine/llmapi look at the rest."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.backends.interfaces import DEFAULT_CACHE, CacheOptions
 from toolkit.checkpoint.tokenizer import Tokenizer, load_tokenizer
@@ -13,11 +16,14 @@ from toolkit.engine.built import BuiltModels
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS, DRAFTERS
-from toolkit.speculation.draft_length import Fixed, draft_length_policy
+from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed, draft_length_policy
 from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.grammar import Grammar, Guide, guide_of
-from toolkit.speculation.interfaces import Drafter, LanguageModel
+from toolkit.speculation.interfaces import Drafter, LanguageModel, SamplingParams
 from toolkit.speculation.loop import SpeculativeLoop
+from toolkit.speculation.teacher_forced import true_token_probs
+from toolkit.speculation.timed import TimedLoop, timed_loop
+from toolkit.speculation.trace import Tracer
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,27 @@ class Runtime:
             posterior_threshold=DRAFTERS[options.drafter].posterior_threshold(options),
             **reading,
         )
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens of a request, prompt and output together."""
+        return self.target.max_seq_len
+
+    def tracer(self) -> Tracer | None:
+        """What reads a text as the recipe's drafter would; None when it decodes plainly."""
+        return self.drafter()
+
+    def token_probs(
+        self, prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+    ) -> NDArray[np.float64]:  # [T]
+        """The target's probability of each output token; greedy: 1 for its choice, else 0."""
+        return true_token_probs(self.target, prompt, output, sampling)
+
+    def timed_loop(self, policy: DraftLengthPolicy, max_prefill_tokens: int) -> TimedLoop:
+        """A new loop with the recipe's drafter for measuring its steps."""
+        drafter = self.drafter()
+        assert drafter is not None  # nobody times the steps of a recipe without one
+        return timed_loop(self.target, drafter, policy, max_prefill_tokens=max_prefill_tokens)
 
 
 def open_runtime(

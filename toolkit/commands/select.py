@@ -73,6 +73,7 @@ def select(
     from toolkit.errors import InputError
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.recipe.load import load_recipe
+    from toolkit.registry import BACKENDS
     from toolkit.store import open_store
     from toolkit.tuning.candidates import candidates
     from toolkit.tuning.select import document
@@ -93,6 +94,11 @@ def select(
         "sampling.seed": seed,
     }
     found = with_options(load_recipe(recipe, override or []), options)
+    if not BACKENDS[found.backend].shows_logits:
+        raise InputError(
+            f"backend {found.backend!r} loads engines whole, and select puts every candidate "
+            "beside one loaded target; rank them on backend cpu, or tune them one by one"
+        )
     listed = candidates(found, drafts or [])
     sets = load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
     for candidate in listed:

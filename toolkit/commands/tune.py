@@ -152,7 +152,7 @@ def tune(
     }
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
-    mode = _mode(mode, found, log)
+    _refuse_words(mode, log)
     traffic = None if log is None else load_log(log, limit=found.tune.prompts_per_domain)
     sets = (
         load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
@@ -160,6 +160,7 @@ def tune(
         else traffic.sets
     )
     check(found, sets)
+    mode = _mode(mode, found, log)
     old = None if against is None else load_old(against)
     if wandb is not None:
         require("wandb", extra="wandb", why="--wandb")
@@ -210,22 +211,27 @@ def _templates(built: BuiltModels) -> dict[str, str | None]:
     return {role: load_tokenizer(path).chat_template for role, path in built.tokenizers.items()}
 
 
+def _refuse_words(mode: str | None, log: Path | None) -> None:
+    """What no recipe makes right."""
+    from toolkit.errors import InputError, did_you_mean
+
+    if mode is not None and mode not in MODES:
+        raise InputError(
+            f"--mode {mode}: allowed are {' and '.join(MODES)}{did_you_mean(mode, MODES)}"
+        )
+    if log and mode == "grid":
+        raise InputError(f"--log {log}: only a trace reads logs; leave out --mode grid")
+
+
 def _mode(asked: str | None, recipe: Recipe, log: Path | None) -> str:
     """As asked; else a trace wherever there is one."""
-    from toolkit.errors import InputError, did_you_mean
-    from toolkit.tuning.trace_mode import require_traceable, untraceable
+    from toolkit.tuning.setup import require_traceable, untraceable
 
     if asked is None:
         reason = None if log else untraceable(recipe)
         if reason:
             typer.echo(f"measuring every point: {reason}", err=True)
         return "grid" if reason else "trace"
-    if asked not in MODES:
-        raise InputError(
-            f"--mode {asked}: allowed are {' and '.join(MODES)}{did_you_mean(asked, MODES)}"
-        )
-    if log and asked == "grid":
-        raise InputError(f"--log {log}: only a trace reads logs; leave out --mode grid")
     if asked == "trace":
         require_traceable(recipe)  # before anything is built
     return asked

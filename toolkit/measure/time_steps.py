@@ -5,10 +5,6 @@ over the run, so that a disturbance hits all of them. It only ever adds time, fo
 minutes, and then to the steps of some points more than to those of others; so a point is the lowest
 decile of its samples, measuring ends when two visits to every point agree on the least it takes,
 and the whole table is raised by what the median sample takes over its point.
-
-Drafts are replaced by random tokens of the length that was asked for: what is timed is a draft of
-that length, while how long drafts really are, and what stands of them, the trace knows. Nearly all
-are refused, so that little is generated and contexts stay as long as they were.
 """
 
 from __future__ import annotations
@@ -16,25 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter_ns
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.recipe.schema import Speculation
 from toolkit.speculation.draft_length import DraftLengthPolicy
-from toolkit.speculation.interfaces import (
-    Drafter,
-    DraftRequest,
-    LanguageModel,
-    Proposal,
-    SamplingParams,
-    Step,
-    StepOutput,
-)
-from toolkit.speculation.loop import SpeculativeLoop
+from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.request import Request
+from toolkit.speculation.timed import TimedLoop, TimedStep
+
+# Of a policy, and of how many prompt tokens one step may read.
+Loops = Callable[[DraftLengthPolicy, int], TimedLoop]
 
 # Steps of one draft length in a row: the first pays for the change, the others do not.
 IN_A_ROW = 3
@@ -88,8 +77,8 @@ class _Samples:
 
 
 def measure_steps(
-    target: LanguageModel,
-    drafter: Callable[[], Drafter],
+    loops: Loops,
+    max_seq_len: int,
     *,
     text: Sequence[int],  # real tokens to fill contexts with
     batches: Sequence[int],
@@ -98,7 +87,6 @@ def measure_steps(
     sampling: SamplingParams,
     lengths: Sequence[int] = (),  # of drafts; empty: a few up to the longest
     rounds: tuple[int, int] = (MIN_ROUNDS, MAX_ROUNDS),
-    clock: Callable[[], int] = perf_counter_ns,
     advance: Callable[[float], None] = lambda rounds: None,
 ) -> StepTimes:
     """Rounds over all batch sizes until two visits agree at every point."""
@@ -110,8 +98,9 @@ def measure_steps(
     for count in range(rounds[1]):
         context = contexts[count % len(contexts)]
         for batch in map(int, rng.permutation(batches)):
-            bench = _Bench(target, drafter(), clock)
-            first = _prompts(text, batch, context, count)
+            policy = _Steered(max(lengths))
+            bench = _Bench(loops(policy, batch * context), policy, max_seq_len)
+            first = list(_prompts(text, batch, context, count))
             found = {length: samples[batch, context, length] for length in lengths}
             took, tokens = bench.run(first, found, sampling, rng)
             prefill[batch].append(took / (batch * context))
@@ -167,70 +156,57 @@ def _floor(times: Sequence[float]) -> float:
 
 
 class _Bench:
-    """A loop over the models whose parts are timed."""
+    """A timed loop, led through draft lengths."""
 
-    def __init__(self, target: LanguageModel, drafter: Drafter, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._target = _TimedTarget(target, clock)
-        self._drafter = _TimedDrafter(drafter, clock, target.vocab_size)
-        self._max_seq_len = target.max_seq_len
+    def __init__(self, timed: TimedLoop, policy: _Steered, max_seq_len: int) -> None:
+        self._timed, self._policy, self._max_seq_len = timed, policy, max_seq_len
         self._grown = self._emitted = 0  # tokens of the longest request, of all that were emitted
 
     def run(
         self,
-        prompts: Iterator[tuple[int, ...]],
+        prompts: Sequence[tuple[int, ...]],
         found: Mapping[int, _Samples],
         sampling: SamplingParams,
         rng: np.random.Generator,
     ) -> tuple[int, int]:
         """Add samples of every draft length; returns nanoseconds of prefill and tokens emitted."""
-        policy = _Steered(max(found))
-        texts = list(prompts)
-        loop = SpeculativeLoop(
-            self._target, self._drafter, policy, max_prefill_tokens=sum(map(len, texts))
-        )
+        loop = self._timed.loop
         try:
-            for text in texts:
-                loop.submit(Request(text, self._max_seq_len, sampling))
-            start = self._clock()
-            loop.step()
-            prefill = self._clock() - start
-            self._grown = len(texts[0]) + 1
-            lengths = list(found)
-            turns = TURNS if len(texts) < LARGE else 1
-            for length in [int(n) for _ in range(turns) for n in rng.permutation(lengths)]:
-                policy.draft_len = length
+            for prompt in prompts:
+                loop.submit(Request(prompt, self._max_seq_len, sampling))
+            prefill = self._timed.step().total_ns
+            self._grown = len(prompts[0]) + 1
+            turns = TURNS if len(prompts) < LARGE else 1
+            for length in [int(n) for _ in range(turns) for n in rng.permutation(list(found))]:
+                self._policy.draft_len = length
                 if self._grown + IN_A_ROW * (length + 1) + max(found) >= self._max_seq_len:
                     break
-                self._row(loop, found[length])
+                self._row(found[length])
             for samples in found.values():
                 samples.end_visit()
             return prefill, self._emitted
         finally:
             loop.close()
 
-    def _row(self, loop: SpeculativeLoop, found: _Samples) -> None:
+    def _row(self, found: _Samples) -> None:
         """Steps of one draft length: the first for the change, the others for the length."""
-        first = self._step(loop)
+        first = self._step().total_ns
         times: list[int] = []
         for _ in range(IN_A_ROW - 1):
-            context = self._grown
-            times.append(self._step(loop))
-            found.verify.append(self._target.ns)
-            found.draft.append(self._drafter.ns)
-            found.contexts.append(context)
+            found.contexts.append(self._grown)
+            step = self._step()
+            times.append(step.total_ns)
+            found.verify.append(step.verify_ns)
+            found.draft.append(step.draft_ns)
         found.total += times
         found.changes.append(first - median(times))
 
-    def _step(self, loop: SpeculativeLoop) -> int:
-        """Nanoseconds; the context grows by the most tokens that a request emitted."""
-        self._target.ns = self._drafter.ns = 0
-        start = self._clock()
-        chunks = loop.step()
-        took = self._clock() - start
-        self._grown += max(len(chunk.tokens) for chunk in chunks)
-        self._emitted += sum(len(chunk.tokens) for chunk in chunks)
-        return took
+    def _step(self) -> TimedStep:
+        """The context grows by the most tokens that a request emitted."""
+        step = self._timed.step()
+        self._grown += max(len(chunk.tokens) for chunk in step.chunks)
+        self._emitted += sum(len(chunk.tokens) for chunk in step.chunks)
+        return step
 
 
 @dataclass
@@ -252,65 +228,3 @@ class _Steered(DraftLengthPolicy):
 
     def following(self, draft_len: int, drafted: int, accepted: int) -> int:
         return draft_len
-
-
-class _TimedTarget:
-    """The target, counting the time of its forward passes."""
-
-    def __init__(self, model: LanguageModel, clock: Callable[[], int]) -> None:
-        self._model, self._clock, self.ns = model, clock, 0
-        self.vocab_size, self.max_seq_len = model.vocab_size, model.max_seq_len
-        self.max_batch_size = model.max_batch_size
-        self.open, self.close, self.length = model.open, model.close, model.length
-        self.truncate, self.keep = model.truncate, model.keep
-        self.kv_capacity, self.kv_usage = model.kv_capacity, model.kv_usage
-
-    def adopt(self, seq: int, tokens: Sequence[int]) -> int:
-        return 0  # what was read before must not flatter what is timed now
-
-    def share(self, seq: int, tokens: Sequence[int]) -> None:
-        pass
-
-    def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
-        start = self._clock()
-        try:
-            return self._model.forward(steps)
-        finally:
-            self.ns += self._clock() - start
-
-
-class _TimedDrafter(Drafter):
-    """A drafter, counting the time of its proposals, each of the length that was asked for."""
-
-    def __init__(self, drafter: Drafter, clock: Callable[[], int], vocab_size: int) -> None:
-        self._drafter, self._clock, self.ns = drafter, clock, 0
-        self._vocab_size, self._rng = vocab_size, np.random.default_rng(0)
-        vars(self)["reads_hidden"] = drafter.reads_hidden  # a class variable, of whom it wraps
-
-    @classmethod
-    def create(cls, options: Speculation, models: Mapping[str, LanguageModel]) -> Drafter:
-        raise TypeError("made around a drafter, not from a recipe")
-
-    def begin(self, seq: int, prompt: Sequence[int]) -> None:
-        self._drafter.begin(seq, prompt)
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        start = self._clock()
-        proposals = self._drafter.propose(requests)
-        self.ns += self._clock() - start
-        return [self._refused(*pair) for pair in zip(requests, proposals, strict=True)]
-
-    def _refused(self, request: DraftRequest, proposal: Proposal) -> Proposal:
-        """Nearly always; chains that were sampled and trees stay as they are."""
-        if proposal.probs is not None or proposal.parents is not None:
-            return proposal
-        return Proposal(self._rng.integers(0, self._vocab_size, request.draft_len).tolist())
-
-    def observe(self, seq: int, hidden: NDArray[np.float32]) -> None:
-        self._drafter.observe(seq, hidden)
-
-    def accept(self, seq: int, tokens: Sequence[int], accepted: int) -> None:
-        self._drafter.accept(seq, tokens, accepted)
-
-    def end(self, seq: int) -> None:
-        self._drafter.end(seq)

@@ -18,19 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.measure.run import EncodedPrompt, sampling_of
 from toolkit.recipe.schema import Sampling
 from toolkit.speculation.generation import GenerationLoop
-from toolkit.speculation.interfaces import LanguageModel, SamplingParams
+from toolkit.speculation.interfaces import SamplingParams
 from toolkit.speculation.request import Request
-from toolkit.speculation.teacher_forced import true_token_probs
 from toolkit.speculation.trace import TracedText
 from toolkit.store import Store
 
 OUTPUTS_VERSION = 2
 DRAFT_LEN = 1  # enough for passes of several tokens, and cheap where drafts seldom stand
 _FILE = "outputs.jsonl"
+
+# Of a prompt and each token of its output, under this sampling.
+TokenProbs = Callable[[Sequence[int], Sequence[int], SamplingParams], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +67,8 @@ class Outputs:
 
 
 def target_outputs(
-    target: LanguageModel,
     loop: Callable[[], GenerationLoop],  # drafts
+    token_probs: TokenProbs,  # the target's
     prompts: Sequence[EncodedPrompt],
     wanted: Wanted,
     store: Store,
@@ -76,7 +79,7 @@ def target_outputs(
     """From the store, or generated now in batches; the longest prompts together."""
 
     def build(directory: Path) -> None:
-        lines = _generate(target, loop(), prompts, wanted, batch, advance)
+        lines = _generate(loop(), token_probs, prompts, wanted, batch, advance)
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (directory / _FILE).write_text(text, encoding="utf-8")
 
@@ -96,8 +99,8 @@ def target_outputs(
 
 
 def _generate(
-    target: LanguageModel,
     loop: GenerationLoop,
+    token_probs: TokenProbs,
     prompts: Sequence[EncodedPrompt],
     wanted: Wanted,
     batch: int,
@@ -110,7 +113,9 @@ def _generate(
         places = order[start : start + batch]
         requests = [_request(prompts[place], wanted) for place in places]
         for place, request, output in zip(places, requests, loop.generate(requests), strict=True):
-            probs = _probs(target, request.prompt, output.tokens, request.sampling)
+            probs = None
+            if not request.sampling.greedy:
+                probs = token_probs(request.prompt, output.tokens, request.sampling).tolist()
             lines[place] = {"tokens": output.tokens, "finish": output.finish_reason, "probs": probs}
         advance(len(places))
     return (lines[place] for place in range(len(prompts)))
@@ -124,11 +129,3 @@ def _request(prompt: EncodedPrompt, wanted: Wanted) -> Request:
         stop_tokens=wanted.stop_tokens,
         draft_len=DRAFT_LEN,
     )
-
-
-def _probs(
-    target: LanguageModel, prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
-) -> list[float] | None:
-    if sampling.greedy:
-        return None
-    return [float(p) for p in true_token_probs(target, prompt, output, sampling)]

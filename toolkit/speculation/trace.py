@@ -9,7 +9,7 @@ would have done.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -61,6 +61,17 @@ class DraftTrace:
             raise ValueError("this trace does not know how sure the drafter is")
         goes_on = np.cumprod(self.sure >= confidence, axis=1).sum(axis=1)
         return replace(self, offered=np.minimum(self.offered, goes_on))
+
+
+class Tracer(Protocol):
+    """What reads a text as a drafter would have."""
+
+    @property
+    def has_confidence(self) -> bool: ...
+
+    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
+        """From every start in `text`; see `Drafter.trace`."""
+        ...
 
 
 def by_position(

@@ -12,6 +12,8 @@ from toolkit.measure.prompts import PromptSet
 from toolkit.measure.random_prompts import refuse_random
 from toolkit.measure.run import Conditions, EncodedPrompt, Encoder, encode_prompt
 from toolkit.recipe.schema import EngineLimits, Recipe, Speculation, Tune
+from toolkit.registry import BACKENDS, DRAFTERS
+from toolkit.speculation.typical import lossy
 from toolkit.tuning.grid import Grid
 
 # Field of `tune` -> the option that sets it, and what to know beyond the schema's own words.
@@ -59,6 +61,8 @@ def check(recipe: Recipe, sets: Sequence[PromptSet]) -> None:
     problems = []
     if recipe.speculation.drafter == "none":
         problems.append("speculation.drafter is none: there is no draft length to tune")
+    elif reason := BACKENDS[recipe.backend].untunable(recipe):
+        problems.append(f"backend {recipe.backend!r}: {reason}")
     if (batch := max(tune.batch)) > limits.max_batch_size:
         problems.append(
             f"batch size {batch} is above engine.max_batch_size ({limits.max_batch_size}); "
@@ -74,6 +78,26 @@ def check(recipe: Recipe, sets: Sequence[PromptSet]) -> None:
         if len(found.prompts) < batch
     ]
     _refuse(problems)
+
+
+def untraceable(recipe: Recipe) -> str | None:
+    """Why this recipe has no trace; None: it has one.
+
+    Some drafters do what no reading of a text foresees, and what is typical is not foretold.
+    """
+    if reason := BACKENDS[recipe.backend].untraceable(recipe):
+        return f"backend {recipe.backend!r} has no trace: {reason}"
+    options = recipe.speculation
+    greedy = recipe.tune.sampling.temperature == 0
+    reason = DRAFTERS[options.drafter].untraceable(options, greedy)
+    reason = reason or (None if greedy else lossy(options))
+    return f"drafter {options.drafter!r} has no trace: {reason}" if reason else None
+
+
+def require_traceable(recipe: Recipe) -> None:
+    """InputError with the reason where there is no trace."""
+    if reason := untraceable(recipe):
+        raise InputError(f"{reason}; measure it with tune --mode grid")
 
 
 def make_grid(

@@ -26,12 +26,9 @@ from toolkit.measure.trace_log import Log, foreign_text
 from toolkit.measure.trace_outputs import DRAFT_LEN, Wanted, target_outputs
 from toolkit.progress import progress
 from toolkit.recipe.schema import Recipe, Sampling
-from toolkit.registry import BACKENDS, DRAFTERS
+from toolkit.registry import DRAFTERS
 from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
-from toolkit.speculation.interfaces import Drafter
-from toolkit.speculation.teacher_forced import true_token_probs
-from toolkit.speculation.trace import DraftTrace, TracedText
-from toolkit.speculation.typical import lossy
+from toolkit.speculation.trace import DraftTrace, TracedText, Tracer
 from toolkit.store import Store, digest, write_atomic
 from toolkit.tuning.adaptive import THRESHOLDS, Scored, Trial, score
 from toolkit.tuning.choose import Choice, choose
@@ -39,6 +36,7 @@ from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.objective import gpus_of
 from toolkit.tuning.predict import Predictor, Traces
+from toolkit.tuning.setup import require_traceable
 from toolkit.tuning.summary import Cell
 from toolkit.tuning.trees import Trees, find_trees
 
@@ -118,26 +116,6 @@ def pairs(predicted: Sequence[Cell], measured: Sequence[Cell]) -> list[tuple[Cel
     return [(c, found[key]) for c, key in zip(predicted, keys, strict=True) if key in found]
 
 
-def untraceable(recipe: Recipe) -> str | None:
-    """Why this recipe has no trace; None: it has one.
-
-    Some drafters do what no reading of a text foresees, and what is typical is not foretold.
-    """
-    if not BACKENDS[recipe.backend].shows_logits:
-        return f"backend {recipe.backend!r} does not show the logits that a trace reads"
-    options = recipe.speculation
-    greedy = recipe.tune.sampling.temperature == 0
-    reason = DRAFTERS[options.drafter].untraceable(options, greedy)
-    reason = reason or (None if greedy else lossy(options))
-    return f"drafter {options.drafter!r} has no trace: {reason}" if reason else None
-
-
-def require_traceable(recipe: Recipe) -> None:
-    """InputError with the reason where there is no trace."""
-    if reason := untraceable(recipe):
-        raise InputError(f"{reason}; measure it with tune --mode grid")
-
-
 def trace(
     recipe: Recipe, grid: Grid, runtime: Runtime, engine: Mapping[str, Any], store: Store,
     log: Log | None, *, confident: bool = False,
@@ -162,8 +140,8 @@ def trace(
             )
             most = recipe.engine.max_num_tokens or recipe.engine.max_seq_len * LARGEST_BATCH
             outputs = target_outputs(
-                runtime.target,
                 lambda: runtime.loop(draft_len=DRAFT_LEN, max_prefill_tokens=most),
+                runtime.token_probs,
                 prompts,
                 wanted,
                 store,
@@ -173,12 +151,13 @@ def trace(
             texts, agreement = outputs.texts, {}
             generated, cached = outputs.generated_tokens, outputs.cached
     read = time.monotonic()
-    drafter = _drafter(runtime)
-    least = min(THRESHOLDS) if confident and drafter.has_confidence else None
+    tracer = runtime.tracer()
+    assert tracer is not None  # setup.check refuses recipes without a drafter
+    least = min(THRESHOLDS) if confident and tracer.has_confidence else None
     with progress("tracing the drafter", len(texts)) as bar:
         traces = []
         for text in texts:
-            traces.append(_traced(drafter, text, depth, least))
+            traces.append(_traced(tracer, text, depth, least))
             bar.advance()
     keys = [(prompt.domain, prompt.id) for prompt in prompts]
     return Traced(
@@ -191,11 +170,11 @@ def trace(
     )
 
 
-def _traced(drafter: Drafter, text: TracedText, depth: int, least: float | None) -> DraftTrace:
+def _traced(tracer: Tracer, text: TracedText, depth: int, least: float | None) -> DraftTrace:
     if len(text.output) < 2:  # prefill said everything
         nothing = np.zeros((0, depth))
         return DraftTrace(nothing, np.zeros(0, dtype=np.int64), sure=nothing)
-    return drafter.trace(text, depth, least)
+    return tracer.trace(text, depth, least)
 
 
 def _logged(
@@ -226,7 +205,7 @@ def _logged(
             problems.append(f"  {log.path}:{log.lines[key]}: output: one token; a trace needs two")
             continue
         params = sampling_of(prompt, sampling)
-        probs = true_token_probs(runtime.target, prompt.tokens, tokens, params)
+        probs = runtime.token_probs(prompt.tokens, tokens, params)
         texts.append(TracedText(prompt.tokens, tokens, params, None if params.greedy else probs))
         # Sampled: a token that the filters exclude was not drawn from this target.
         agreed.setdefault(prompt.domain, []).append(float((probs > 0).mean()))
@@ -235,12 +214,6 @@ def _logged(
         lines = "\n".join(problems)
         raise InputError(f"--log: {len(problems)} problem(s)\n{lines}")
     return texts, {domain: float(np.mean(shares)) for domain, shares in agreed.items()}
-
-
-def _drafter(runtime: Runtime) -> Drafter:
-    drafter = runtime.drafter()
-    assert drafter is not None  # setup.check refuses recipes without one
-    return drafter
 
 
 def step_times(
@@ -286,10 +259,10 @@ def _measured(
     *, contexts: tuple[int, int], **options: Any,
 ) -> StepTimes:  # fmt: skip
     prompt = next(iter(next(iter(grid.domains.values()))))
-    room = runtime.target.max_seq_len // 2
+    room = runtime.max_seq_len // 2
     return measure_steps(
-        runtime.target,
-        lambda: _drafter(runtime),
+        runtime.timed_loop,
+        runtime.max_seq_len,
         text=[token for t in traced.texts.values() for token in (*t.prompt, *t.output)],
         batches=grid.batches,
         longest=max(grid.ks),

@@ -12,9 +12,12 @@ from toolkit.backends.runtime import open_runtime
 from toolkit.engine.trtllm.machine import find_machine
 from toolkit.errors import SpectoolError
 from toolkit.execute import build
+from toolkit.measure.trace_rounds import expected_rounds
 from toolkit.plan import make_plan
 from toolkit.recipe.load import load_recipe
+from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.request import Request
+from toolkit.speculation.trace import TracedText
 from toolkit.store import Store
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(3600)]
@@ -97,3 +100,24 @@ def test_speculation_ends_in_the_text_of_plain_decoding(drafter, folder, plain, 
 def test_a_model_that_drafts_for_itself_is_always_right(folder, plain, monkeypatch):
     outputs = generate(folder, monkeypatch, SPECULATION["draft_target"])
     assert all(output.stats.acceptance_rate > 0.9 for output in outputs)
+
+
+@pytest.mark.parametrize("drafter", ["draft_target", "ngram"])
+def test_a_trace_foretells_what_the_engines_accept(drafter, folder, monkeypatch):
+    """Within a few per cent: float16 may break a tie otherwise when it reads more at once."""
+    monkeypatch.chdir(folder)
+    store = Store(folder / "store")
+    recipe = load_recipe(str(folder / "r.yaml"), SPECULATION[drafter])
+    runtime = open_runtime(build(make_plan(recipe, store), store))
+    try:
+        for request in REQUESTS:
+            [output] = runtime.loop(draft_len=1).generate([request])
+            text = TracedText(request.prompt, tuple(output.tokens), request.sampling)
+            trace = runtime.tracer().trace(text, 4)
+            [measured] = runtime.loop(draft_len=4).generate([request])
+            expected = expected_rounds(trace, Fixed(4), wanted=31)
+            assert measured.stats.acceptance_length == pytest.approx(
+                expected.acceptance_length, rel=0.1
+            )
+    finally:
+        runtime.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.interfaces import DEFAULT_CACHE, Backend, CacheOptions
 from toolkit.engine.trtllm.build import build_engine, engine_spec, planned_limits
-from toolkit.engine.trtllm.command import build_command, engine_flags
+from toolkit.engine.trtllm.command import build_command, engine_flags, takes_drafts
 from toolkit.engine.trtllm.gpus import architecture, shown
 from toolkit.engine.trtllm.machine import find_machine, require_machine
 from toolkit.errors import SpectoolError
@@ -79,6 +79,26 @@ class TensorrtBackend(Backend):
             recipe, role, checkpoint_dir=f"checkpoints/{role}", output_dir=f"engines/{role}"
         )
         return shlex.join(command)
+
+    @staticmethod
+    def untunable(recipe: Recipe) -> str | None:
+        if takes_drafts(recipe):
+            return None
+        return (
+            f"an engine with {recipe.speculation.drafter} inside always drafts as it was built, "
+            "and never decodes plainly; serve it and one with drafter: none, and compare them "
+            "with spectool bench"
+        )
+
+    @staticmethod
+    def untraceable(recipe: Recipe) -> str | None:
+        if reason := TensorrtBackend.untunable(recipe):
+            return reason
+        if recipe.tune.sampling.temperature > 0:
+            return "engines show no probabilities, without which only greedy texts can be traced"
+        if getattr(recipe.speculation, "use_draft_logits", False):
+            return "engines show no logits, by which use_draft_logits accepts"
+        return None
 
     @staticmethod
     def engine_notes(recipe: Recipe, role: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-from toolkit.backends.tensorrt.drafts import Drafts
-from toolkit.backends.tensorrt.executor import Answer, Draft, EngineExecutor
+from toolkit.backends.tensorrt.drafts import Drafts, answers_to
+from toolkit.backends.tensorrt.executor import Answer, Draft
 from toolkit.errors import InputError
 from toolkit.speculation.draft_length import DraftLengthPolicy
 from toolkit.speculation.generation import GenerationLoop
@@ -44,6 +44,24 @@ class Executor(Protocol):
     def wait(self) -> list[Answer]: ...
 
     def cancel(self, request: int) -> None: ...
+
+
+class VerifyingExecutor(Executor, Protocol):
+    """An engine that takes drafts with its requests."""
+
+    @property
+    def max_draft_len(self) -> int: ...
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams,
+        *,
+        stop_tokens: frozenset[int] = frozenset(),
+        streaming: bool = False,
+        draft: Draft | None = None,
+    ) -> int: ...
 
 
 class ExecutorLoop(GenerationLoop):
@@ -210,7 +228,7 @@ class ExternalLoop(ExecutorLoop):
 
     def __init__(
         self,
-        target: EngineExecutor,
+        target: VerifyingExecutor,
         drafts: Drafts | None,
         policy: DraftLengthPolicy,
         *,
@@ -250,7 +268,7 @@ class ExternalLoop(ExecutorLoop):
             asked[name] = state
         return [
             self._take(asked[name], answer, drafts.get(asked[name].id))
-            for name, answer in self._answers(set(asked)).items()
+            for name, answer in answers_to(self._engine, [*asked]).items()
         ]
 
     def _propose(self) -> dict[int, Draft]:
@@ -266,17 +284,6 @@ class ExternalLoop(ExecutorLoop):
             return {}
         made = zip(requests, self._drafts.propose(requests), strict=True)
         return {request.seq: draft for request, draft in made if draft.tokens}
-
-    def _answers(self, names: set[int]) -> dict[int, Answer]:
-        found: dict[int, Answer] = {}
-        try:
-            while set(found) != names:
-                found |= {a.request: a for a in self._target.wait() if a.request in names}
-        except BaseException:
-            for name in names - set(found):
-                self._target.cancel(name)
-            raise
-        return found
 
     def _take(self, state: Active, answer: Answer, draft: Draft | None) -> Chunk:
         drafted = draft.tokens if draft else []

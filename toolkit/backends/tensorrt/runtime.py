@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from toolkit.backends.runtime import Runtime
-from toolkit.backends.tensorrt.drafts import Drafts, LookupDrafts, ModelDrafts
+from toolkit.backends.tensorrt.drafts import Drafts, LookupDrafts, ModelDrafts, greedy_choices
 from toolkit.backends.tensorrt.executor import EngineExecutor, Settings
 from toolkit.backends.tensorrt.loops import EngineLoop, ExternalLoop
+from toolkit.backends.tensorrt.timed import TimedDrafts, TimedEngine
 from toolkit.checkpoint.tokenizer import Tokenizer
 from toolkit.engine.built import BuiltModels
 from toolkit.engine.trtllm.directory import TrtEngine, read_engine
 from toolkit.errors import InputError
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
-from toolkit.speculation.draft_length import Fixed, draft_length_policy
+from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed, draft_length_policy
 from toolkit.speculation.generation import GenerationLoop
 from toolkit.speculation.grammar import Grammar, Guide
-from toolkit.speculation.interfaces import Drafter, LanguageModel
+from toolkit.speculation.interfaces import Drafter, LanguageModel, SamplingParams
 from toolkit.speculation.tensorrt import EXTERNAL
+from toolkit.speculation.timed import RandomDrafts, Stopwatch, TimedLoop
+from toolkit.speculation.trace import Tracer
 
 _NO_LOGITS = (
     "backend 'tensorrt': engines answer with tokens, not with the logits that this needs; run it "
@@ -70,6 +77,29 @@ class EngineRuntime(Runtime):
                 f"{path_len} token(s) a step; for plain decoding build with drafter: none"
             )
         return EngineLoop(target, path_len=path_len, decode=decode)
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.executors["target"].max_seq_len
+
+    def tracer(self) -> Tracer | None:
+        """See TensorrtBackend.untraceable: greedy texts only, and not of drafts inside."""
+        return self._drafts()
+
+    def token_probs(
+        self, prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+    ) -> NDArray[np.float64]:
+        if not sampling.greedy:
+            raise InputError(_NO_LOGITS)
+        return greedy_choices(self.executors["target"], prompt, output)
+
+    def timed_loop(self, policy: DraftLengthPolicy, max_prefill_tokens: int) -> TimedLoop:
+        """The executor decides by itself how prompts are read."""
+        target, clock = self.executors["target"], perf_counter_ns
+        verifying, drafting = Stopwatch(clock), Stopwatch(clock)
+        drafts = TimedDrafts(self._drafts(), drafting, RandomDrafts(target.vocab_size))
+        loop = ExternalLoop(TimedEngine(target, verifying), drafts, policy)
+        return TimedLoop(loop, verifying, drafting, clock)
 
     def close(self) -> None:
         for executor in self.executors.values():

@@ -9,6 +9,7 @@ from toolkit.engine.trtllm.flags import FlagValue
 from toolkit.recipe.release import Release, release
 from toolkit.recipe.schema import Recipe
 from toolkit.registry import DRAFTERS
+from toolkit.speculation.tensorrt import EXTERNAL, MODE
 
 PROGRAM = "trtllm-build"
 # Flags that a recipe says elsewhere, or that spectool needs for itself.
@@ -60,6 +61,14 @@ def drafter_flags(recipe: Recipe, role: str) -> Mapping[str, FlagValue]:
         options, role, release_of(recipe)
     )
     return found
+
+
+def takes_drafts(recipe: Recipe) -> bool:
+    """Whether drafts come to the target's engine from outside, of any length up to the built one.
+
+    Such an engine decodes plainly, too.
+    """
+    return drafter_flags(recipe, "target").get(MODE) == EXTERNAL
 
 
 def allowed(flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
