@@ -80,6 +80,7 @@ class Bench:
             loop, plan, CONDITIONS, Journal(directory, {"plan": repr(type(plan))}),
             warm_up_prompt=EncodedPrompt("warm-up", "warm-up", (1, 2)), clock=self.clock,
         )  # fmt: skip
+        self.rounds = outcome.rounds
         cells = summarise(
             outcome.rounds, ks=plan.ks, batches=plan.batches, domains=list(plan.domains),
             objective=Objective(),

@@ -38,6 +38,8 @@ class Backend(ABC):
     needs_floats: ClassVar[bool] = False
     # Its loaded models are language models that any drafter can be put beside.
     shows_logits: ClassVar[bool] = False
+    # A server that runs the recipe can be asked for tokens: see `connect`.
+    connects: ClassVar[bool] = False
     # Of an engine's spec, what the machine decides: the keys of `machine()`.
     machine_keys: ClassVar[tuple[str, ...]] = ()
     # Releases of TensorRT-LLM that its rules tell apart, oldest first; "": it has none.

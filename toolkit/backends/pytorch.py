@@ -39,6 +39,7 @@ class PytorchBackend(LoadingBackend):
     """A deployment is text and perhaps a draft: it can be built on any machine."""
 
     builds_elsewhere = True
+    connects = True
     releases = RELEASES
 
     @staticmethod
@@ -58,8 +59,8 @@ class PytorchBackend(LoadingBackend):
     def untunable(recipe: Recipe) -> str | None:
         return (
             "a deployment always drafts as it was started; start one for each "
-            "speculation.max_draft_len and one with drafter: none, and compare them with "
-            "spectool bench"
+            "speculation.max_draft_len and one with drafter: none, and name them all "
+            "(tune --url 0=URL --url 3=URL)"
         )
 
     @staticmethod

@@ -22,6 +22,7 @@ from toolkit.commands.options import (
     Threads,
     offline_or_environment,
 )
+from toolkit.commands.tune_urls import Urls
 
 if TYPE_CHECKING:
     from toolkit.commands.tune_place import Place
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from toolkit.tuning.grid import Grid
     from toolkit.tuning.results import Results
     from toolkit.tuning.trace_mode import TraceReport
+    from toolkit.tuning.tracing import Tracing
 
 INTERRUPTED = 130
 MODES = ("trace", "grid")
@@ -82,6 +84,7 @@ def tune(
             "sets; give the sampling it was made with.",
         ),
     ] = None,
+    url: Urls = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure anew what an earlier run already has.")
     ] = False,
@@ -122,11 +125,14 @@ def tune(
     from there. A k above the recipe's max_draft_len may be tried; the tuned recipe gets the one
     that won.
 
+    With --url nothing is loaded: trtllm-serve runs the recipe already, once for each draft length.
+
     With --on ray the rounds are measured by all nodes of a cluster that are alike, which also trace
     a prompt set each; which one ran where stands in the report.
     """
     from toolkit.commands.tune_output import say
     from toolkit.commands.tune_place import place_of
+    from toolkit.commands.tune_urls import refuse_beside_urls, urls_by_length
     from toolkit.measure.dialects import dialect as known_dialect
     from toolkit.measure.prompts import load_prompt_sets
     from toolkit.measure.trace_log import load_log
@@ -139,9 +145,10 @@ def tune(
 
     if dialect is not None:
         known_dialect(dialect)
+    urls = urls_by_length(url) if url else {}
     where = open_store(store)
     options = {
-        "k": k,
+        "k": [length for length in urls if length] or k,
         "batch": batch,
         "max_tokens": max_tokens,
         "prompts_per_domain": prompts_per_domain,
@@ -153,22 +160,30 @@ def tune(
     original = _recipe(recipe, override or [], where)
     found = with_options(original, options)
     _refuse_words(mode, log)
+    if urls:
+        refuse_beside_urls(found, k=k, mode=mode, log=log, on=on)
     traffic = None if log is None else load_log(log, limit=found.tune.prompts_per_domain)
     sets = (
         load_prompt_sets(found.tune.prompts, limit=found.tune.prompts_per_domain)
         if traffic is None
         else traffic.sets
     )
-    check(found, sets)
-    mode = _mode(mode, found, log)
+    check(found, sets, served=bool(urls))
+    mode = "grid" if urls else _mode(mode, found, log)
     old = None if against is None else load_old(against)
     if wandb is not None:
         require("wandb", extra="wandb", why="--wandb")
     with (
         results_directory(out or Path("spectool-results") / found.name) as directory,
         place_of(
-            on, original, found, where, offline=offline_or_environment(offline), threads=threads
-        ) as place,
+            on,
+            original,
+            found,
+            where,
+            offline=offline_or_environment(offline),
+            threads=threads,
+            urls=urls,
+        ) as place,  # fmt: skip
     ):
         work = _Work(found, sets, place, _templates(place.built), directory, fresh)
         results = work.grid() if mode == "grid" else work.trace(traffic)
@@ -257,7 +272,7 @@ class _Work:
         from toolkit.commands.tune_place import log as say
         from toolkit.tuning.trace_mode import predict, step_times
 
-        tracing = self.place.tracing
+        tracing = self._tracing()
         grid = self._all_points()
         engine = {
             "engine": self.place.identity["engines"]["target"],
@@ -295,7 +310,7 @@ class _Work:
         from toolkit.tuning.journal import Journal
 
         trials: list[Trial] = []
-        pairs = partial(self.place.tracing.pairs, confirm)
+        pairs = partial(self._tracing().pairs, confirm)
         for contest in (
             promising(report.adaptive, report.choices),
             promising_tree(report.trees, report.choices),
@@ -308,6 +323,10 @@ class _Work:
         for trial in trials:
             say(str(trial))
         return trials
+
+    def _tracing(self) -> Tracing:
+        assert self.place.tracing is not None  # what cannot be traced is measured: see _mode
+        return self.place.tracing
 
     def _all_points(self) -> Grid:
         from toolkit.tuning.setup import make_grid

@@ -1,9 +1,9 @@
-"""Where `spectool tune` measures: in this process, or spread over the nodes of a cluster."""
+"""Where `spectool tune` measures: in this process, on servers, or on the nodes of a cluster."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from toolkit.checkpoint.tokenizer import Tokenizer
     from toolkit.engine.built import BuiltModels
     from toolkit.execute import Made
+    from toolkit.measure.run import Loop
     from toolkit.recipe.schema import Recipe
     from toolkit.store import Store
     from toolkit.tuning.grid import Grid
@@ -30,7 +31,7 @@ class Place:
     identity: dict[str, Any]
     tokenizer: Tokenizer
     measure: Callable[[Grid, Journal], Outcome]
-    tracing: Tracing
+    tracing: Tracing | None  # None: nothing here can be traced
 
 
 @contextmanager
@@ -42,8 +43,12 @@ def place_of(
     *,
     offline: bool | None,
     threads: int | None,
+    urls: Mapping[int, str],  # draft length -> the server that has it; empty: none
 ) -> Iterator[Place]:
     """Built as the recipe stands: what a run measures is no business of the next command."""
+    if urls:
+        yield _served(urls, original, found, store, offline)
+        return
     if on is None:
         yield _here(original, found, store, offline, threads)
         return
@@ -67,8 +72,8 @@ def _here(
     from toolkit.backends.runtime import open_runtime
     from toolkit.execute import build
     from toolkit.plan import make_plan
-    from toolkit.tuning.session import identify, measure
-    from toolkit.tuning.setup import conditions, for_every_k, warm_up_prompt
+    from toolkit.tuning.session import identify
+    from toolkit.tuning.setup import for_every_k
     from toolkit.tuning.tracing import TracingHere
 
     built = build(make_plan(original, store), store, offline=offline, report=_built)
@@ -81,17 +86,47 @@ def _here(
             draft_len=max(grid.ks),
             max_prefill_tokens=found.engine.max_num_tokens or sys.maxsize,  # a group at once
         )
-        return measure(
-            loop,
-            grid,
-            conditions(found, frozenset(tokenizer.eos_ids)),
-            journal,
-            warm_up_prompt=warm_up_prompt(tokenizer),
-            log=log,
-        )
+        return _measured(loop, found, tokenizer, grid, journal)
 
     tracing = TracingHere(found, runtime, store)
     return Place(built, identify(built, threads=threads), tokenizer, rounds, tracing)
+
+
+def _served(
+    urls: Mapping[int, str], original: Recipe, found: Recipe, store: Store, offline: bool | None
+) -> Place:
+    """What is built here is the deployment's directory and the tokenizer: nothing is loaded."""
+    from toolkit.backends.deployments import DeploymentsLoop, connect_deployments
+    from toolkit.execute import build
+    from toolkit.plan import make_plan
+    from toolkit.tuning.session import identify
+
+    built = build(make_plan(original, store), store, offline=offline, report=_built)
+    built = replace(built, recipe=found)
+    deployments = connect_deployments(built, urls)
+    tokenizer = deployments.tokenizer
+
+    def rounds(grid: Grid, journal: Journal) -> Outcome:
+        return _measured(DeploymentsLoop(deployments.loops), found, tokenizer, grid, journal)
+
+    where = {f"k = {k}": url for k, url in urls.items()}
+    return Place(built, identify(built, threads=None, where=where), tokenizer, rounds, None)
+
+
+def _measured(
+    loop: Loop, recipe: Recipe, tokenizer: Tokenizer, grid: Grid, journal: Journal
+) -> Outcome:
+    from toolkit.tuning.session import measure
+    from toolkit.tuning.setup import conditions, warm_up_prompt
+
+    return measure(
+        loop,
+        grid,
+        conditions(recipe, frozenset(tokenizer.eos_ids)),
+        journal,
+        warm_up_prompt=warm_up_prompt(tokenizer),
+        log=log,
+    )
 
 
 def log(line: str) -> None:

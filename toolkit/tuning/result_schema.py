@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from toolkit.measure.records import RequestRecord
 from toolkit.recipe.json_schema import recipe_schema
+from toolkit.tuning.between import Promise
 from toolkit.tuning.compare import SCHEMA
 from toolkit.tuning.diagnosis import Diagnosis
 from toolkit.tuning.findings import Finding
@@ -72,6 +73,7 @@ class TuneDocument(_Part):
     complete: bool
     rounds: RoundCounts
     choices: list[ChoiceEntry]
+    promises: list[Promise] = []
     findings: list[Finding]
     diagnosis: list[Diagnosis]
     summary: list[Cell]

@@ -16,6 +16,7 @@ from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.records import COLUMNS, RequestRecord, csv_row
 from toolkit.recipe.schema import Recipe
 from toolkit.tuning.adaptive import Challenger, Trial, settled_on
+from toolkit.tuning.between import Promise, promises
 from toolkit.tuning.choose import Choice, choose, overall, schedule, verdict
 from toolkit.tuning.compare import SCHEMA, Comparison
 from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
@@ -48,6 +49,7 @@ class Results:
     findings: Sequence[Finding]
     diagnoses: Sequence[Diagnosis] = ()
     trace: TraceReport | None = None  # --mode trace: what was predicted
+    promises: Sequence[Promise] = ()  # of lengths that nobody looked at; a trace looks at all
 
     @property
     def records(self) -> list[RequestRecord]:
@@ -58,8 +60,9 @@ class Results:
     def verdict(self) -> str:
         """Draft lengths and gains, up to where it pays and why, and a plan for day and night."""
         won = [f"More than a fixed length gains: {t}." for t in self.trials if t.won]
-        said = (verdict(self.choices), in_words(self.cells, self.choices), words(self.plans), *won)
-        return " ".join(filter(None, said))
+        worth = [f"Worth a try: {promise}." for promise in self.promises]
+        said = [verdict(self.choices), in_words(self.cells, self.choices), words(self.plans)]
+        return " ".join(filter(None, [*said, *won, *worth]))
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -119,7 +122,12 @@ def evaluate(
     found.sort(key=lambda finding: finding.level)
     times = trace.times if trace else None
     seen = diagnose(Symptoms(cells, results.records, times, templates))
-    return replace(results, findings=found, diagnoses=seen)
+    worth = (
+        []
+        if trace
+        else promises(grid, outcome.rounds, cells, recipe.tune.max_tokens, recipe.tune.objective)
+    )
+    return replace(results, findings=found, diagnoses=seen, promises=worth)
 
 
 def document(
@@ -140,6 +148,7 @@ def document(
             "resumed": outcome.resumed,
         },
         "choices": [_choice(choice) for choice in results.choices],
+        "promises": [promise.to_json() for promise in results.promises],
         "findings": [asdict(finding) for finding in results.findings],
         "diagnosis": [asdict(diagnosis) for diagnosis in results.diagnoses],
         "summary": [asdict(cell) for cell in results.cells],

@@ -55,13 +55,16 @@ def _explain(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
     return list(lines)
 
 
-def check(recipe: Recipe, sets: Sequence[PromptSet]) -> None:
-    """Refuse, all at once, what building or measuring would only find out later."""
+def check(recipe: Recipe, sets: Sequence[PromptSet], *, served: bool = False) -> None:
+    """Refuse, all at once, what building or measuring would only find out later.
+
+    `served`: by a server for each draft length.
+    """
     tune, limits = recipe.tune, recipe.engine
     problems = []
     if recipe.speculation.drafter == "none":
         problems.append("speculation.drafter is none: there is no draft length to tune")
-    elif reason := BACKENDS[recipe.backend].untunable(recipe):
+    elif not served and (reason := BACKENDS[recipe.backend].untunable(recipe)):
         problems.append(f"backend {recipe.backend!r}: {reason}")
     if (batch := max(tune.batch)) > limits.max_batch_size:
         problems.append(
