@@ -21,6 +21,7 @@ import pytest
 
 from tests.tiny import VOCAB, write_checkpoint
 from tests.tiny_heads import write_heads
+from toolkit.backends.deployments import DeploymentsLoop, connect_deployments
 from toolkit.backends.llmapi_endpoint import EndpointExecutor
 from toolkit.backends.llmapi_http import Server
 from toolkit.backends.llmapi_runtime import limits_of, open_endpoint
@@ -29,6 +30,7 @@ from toolkit.backends.runtime import open_runtime
 from toolkit.checkpoint.tokenizer import load_tokenizer
 from toolkit.errors import RunError
 from toolkit.execute import build
+from toolkit.measure.metrics import acceptance_rate
 from toolkit.measure.run import Conditions, EncodedPrompt, measure_group
 from toolkit.plan import make_plan
 from toolkit.recipe.load import load_recipe
@@ -207,3 +209,16 @@ def test_a_served_deployment_is_measured_by_all_its_endpoints(folder, plain, mon
     assert stats.draft_tokens >= stats.accepted_tokens > 0
     assert counts.finished_requests is not None
     json.dumps(run.to_json())
+
+
+def test_deployments_of_two_draft_lengths_are_measured_in_turns(folder, monkeypatch):
+    """Both on one GPU: each takes a fifth of its memory."""
+    plain = built(folder, monkeypatch)
+    drafting = built(folder, monkeypatch, SPECULATION["draft_target"])
+    prompts = [EncodedPrompt(f"p{i}", "code", r.prompt) for i, r in enumerate(REQUESTS)]
+    shared = Conditions(max_tokens=16, sampling=Sampling(), stop_tokens=frozenset())
+    with served(plain.engines["target"]) as zero, served(drafting.engines["target"]) as three:
+        loop = DeploymentsLoop(connect_deployments(drafting, {0: zero, 3: three}).loops)
+        runs = {k: measure_group(loop, prompts, k=k, round="r", conditions=shared) for k in (0, 3)}
+    assert all(record.draft_tokens == 0 for record in runs[0].requests)
+    assert acceptance_rate(runs[3].requests) > 0.9

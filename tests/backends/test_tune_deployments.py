@@ -52,6 +52,7 @@ def servers():
 
 def test_deployments_are_measured_in_turns(spectool, recipe, servers, tmp_path):
     urls = servers({0: (), 2: (2,), 4: (3,)})
+    urls[1] = urls[1].replace("http://", "http://me:secret@")
     ran = spectool("tune", recipe, *urls, "--out", str(tmp_path / "out"), "--json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
@@ -63,8 +64,10 @@ def test_deployments_are_measured_in_turns(spectool, recipe, servers, tmp_path):
     assert times[1, 4] == pytest.approx(STEP_S / 4, rel=0.3)
     assert found["choices"][0]["verdict"] == "on"
     assert found["draft_length_schedule"] == [[1, 4]]
-    addresses = [word.partition("=")[2] for word in urls[1::2]]
+    addresses = [word.partition("=")[2].replace("me:secret@", "") for word in urls[1::2]]
     assert list(found["settings"]["machine"].values()) == addresses
+    for file in (tmp_path / "out").iterdir():
+        assert b"secret" not in file.read_bytes()
     assert load_recipe(str(tmp_path / "out" / "tuned.yaml")).speculation.max_draft_len == 4
 
 
@@ -87,6 +90,7 @@ def test_a_server_that_is_not_there_is_named(spectool, recipe, servers):
 @pytest.mark.parametrize(
     ("words", "sentences"),
     [
+        (["--url", "99999=http://a"], ["--url 99999=http://a: expected a draft length"]),
         (["--url", "4"], ["--url 4: expected a draft length, = and an address"]),
         (["--url", "x=http://a", "--url", "-1=http://b"], ["--url x=http://a", "--url -1="]),
         (["--url", "3=http://a"], ["none of them is without speculation (0=URL)"]),

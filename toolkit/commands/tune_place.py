@@ -97,6 +97,7 @@ def _served(
 ) -> Place:
     """What is built here is the deployment's directory and the tokenizer: nothing is loaded."""
     from toolkit.backends.deployments import DeploymentsLoop, connect_deployments
+    from toolkit.commands.tune_urls import without_password
     from toolkit.execute import build
     from toolkit.plan import make_plan
     from toolkit.tuning.session import identify
@@ -109,7 +110,7 @@ def _served(
     def rounds(grid: Grid, journal: Journal) -> Outcome:
         return _measured(DeploymentsLoop(deployments.loops), found, tokenizer, grid, journal)
 
-    where = {f"k = {k}": url for k, url in urls.items()}
+    where = {f"k = {k}": without_password(url) for k, url in urls.items()}
     return Place(built, identify(built, threads=None, where=where), tokenizer, rounds, None)
 
 

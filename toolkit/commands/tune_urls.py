@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -31,7 +33,7 @@ def urls_by_length(words: Sequence[str]) -> dict[int, str]:
     problems = []
     for word in words:
         length, equals, url = word.partition("=")
-        if not equals or not url or not length.isascii() or not length.isdigit():
+        if not (equals and url and re.fullmatch(r"[0-9]{1,4}", length)):
             problems.append(f"--url {word}: expected a draft length, = and an address")
         elif int(length) in found:
             problems.append(f"--url {word}: {length} has an address already: {found[int(length)]}")
@@ -44,6 +46,12 @@ def urls_by_length(words: Sequence[str]) -> dict[int, str]:
     if problems:
         raise InputError("\n".join([*problems, f"an example: {EXAMPLE}"]))
     return dict(sorted(found.items()))
+
+
+def without_password(url: str) -> str:
+    """For files: who reads a result need not be told."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def refuse_beside_urls(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolkit.backends.tensorrt.executor import Answer, Draft, EngineExecutor
 from toolkit.speculation.interfaces import Drafter, DraftRequest
 from toolkit.speculation.request import GREEDY
-from toolkit.speculation.trace import DraftTrace, TracedText, Tracer, by_position
+from toolkit.speculation.trace import DraftTrace, TracedText, by_position
 
 
 class Answering(Protocol):
@@ -26,7 +26,7 @@ class Answering(Protocol):
     def cancel(self, request: int) -> None: ...
 
 
-class Drafts(Tracer, Protocol):
+class Drafts(Protocol):
     """The life of a drafter, with logits where the target accepts by them."""
 
     def begin(self, seq: int, prompt: Sequence[int]) -> None: ...

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.backends.runtime import Runtime
-from toolkit.backends.tensorrt.drafts import Drafts, LookupDrafts, ModelDrafts, greedy_choices
+from toolkit.backends.tensorrt.drafts import LookupDrafts, ModelDrafts, greedy_choices
 from toolkit.backends.tensorrt.executor import EngineExecutor, Settings
 from toolkit.backends.tensorrt.loops import EngineLoop, ExternalLoop
 from toolkit.backends.tensorrt.timed import TimedDrafts, TimedEngine
@@ -105,7 +105,7 @@ class EngineRuntime(Runtime):
         for executor in self.executors.values():
             executor.close()
 
-    def _drafts(self) -> Drafts:
+    def _drafts(self) -> LookupDrafts | ModelDrafts:
         options = self.recipe.speculation
         if "draft" in self.executors:
             return ModelDrafts(self.executors["draft"], use_logits=_by_logits(self.recipe))

@@ -9,7 +9,6 @@ from toolkit.backends.tensorrt.executor import Answer, Draft
 from toolkit.backends.tensorrt.loops import VerifyingExecutor
 from toolkit.speculation.interfaces import DraftRequest, SamplingParams
 from toolkit.speculation.timed import RandomDrafts, Stopwatch
-from toolkit.speculation.trace import DraftTrace, TracedText
 
 
 class TimedEngine:
@@ -44,8 +43,6 @@ class TimedEngine:
 class TimedDrafts:
     """Drafts, counting the time that it takes to make them; others go to the target."""
 
-    has_confidence = False
-
     def __init__(self, drafts: Drafts, watch: Stopwatch, refused: RandomDrafts) -> None:
         self._drafts, self._watch, self._refused = drafts, watch, refused
         self.begin, self.accept, self.end = drafts.begin, drafts.accept, drafts.end
@@ -54,6 +51,3 @@ class TimedDrafts:
         with self._watch:
             self._drafts.propose(requests)
         return [Draft(self._refused(request.draft_len)) for request in requests]
-
-    def trace(self, text: TracedText, depth: int, least: float | None = None) -> DraftTrace:
-        return self._drafts.trace(text, depth, least)
