@@ -8,8 +8,9 @@ undisturbed. Other users of a shared machine make a run take up to twice as long
 minutes, and the two tunings meet other weather; undisturbed means that each of the grid's runs is
 divided by what its steps took over the quickest tenth of like steps (bench/disturbance.py), and all
 predictions by one number, their error at plain decoding. Over all bundled prompts it takes half an
-hour; with few of them (--prompts-per-domain 8) there is less to save. --out keeps both results. The
-last line of --json is one document.
+hour; with few of them (--prompts-per-domain 8) there is less to save. --out keeps both results, and
+--grid DIR/grid.json holds a new trace against the grid that was measured before: then nothing of
+the trace may be in the store yet (--store). The last line of --json is one document.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as area:
         out = options.out or Path(area)
         _spectool("build", options)
-        found = {mode: _tune(options, mode, out / mode) for mode in ("trace", "grid")}
+        # Outputs of an earlier run in the store would flatter the trace: a seed of its own.
+        before = json.loads(options.grid.read_text()) if options.grid else None
+        seed = before["settings"]["sampling"]["seed"] if before else time.time_ns() % 2**31
+        found = {"trace": _tune(options, "trace", out, seed)}
+        found["grid"] = before or _tune(options, "grid", out, seed)
+    if wrong := _incomparable(found["trace"], found["grid"]):
+        print(wrong, file=sys.stderr)
+        return 1
     result = {**compare(found["trace"], found["grid"]), "recipe": options.recipe}
     print(json.dumps(result) if options.json else table(result))
     return 0
@@ -69,6 +77,15 @@ def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
             **_judged(quiet, {point: ns / pace for point, ns in expected.items()}, chosen),
         },
     }
+
+
+def _incomparable(trace: dict[str, Any], grid: dict[str, Any]) -> str:
+    """Why the two cannot be held against each other; empty where they can."""
+    if trace["trace"]["outputs_cached"]:
+        return "the trace found its outputs in the store, which flatters it: name another --store"
+    names = ("k", "max_tokens", "sampling", "threads", "machine", "drafter", "engines")
+    differ = [name for name in names if trace["settings"][name] != grid["settings"][name]]
+    return f"the grid was measured with another {', '.join(differ)}" if differ else ""
 
 
 def undisturbed(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Point, float]:
@@ -140,19 +157,20 @@ def _tokens(run: dict[str, Any]) -> int:
     return int(confirmed + trace.get("generated_tokens", 0) + trace.get("step_time_tokens", 0))
 
 
-def _tune(options: argparse.Namespace, mode: str, out: Path) -> dict[str, Any]:
-    # Outputs of an earlier run in the store would flatter the trace: a seed of its own.
-    seed = str(time.time_ns() % 2**31)
+def _tune(options: argparse.Namespace, mode: str, out: Path, seed: int) -> dict[str, Any]:
     points = ["--k", options.k, "--batch", options.batch, "--max-tokens", options.max_tokens]
-    prompts = ["--prompts-per-domain", options.prompts_per_domain, "--seed", seed]
+    prompts = ["--prompts-per-domain", options.prompts_per_domain, "--seed", str(seed)]
     sampling = ["--temperature", options.temperature]
     threads = ["--threads", options.threads] if options.threads else []
     started = time.monotonic()
     _spectool(
-        "tune", options, "--mode", mode, "--out", str(out), *points, *prompts, *sampling, *threads
-    )
+        "tune", options, "--mode", mode, "--out", str(out / mode),
+        *points, *prompts, *sampling, *threads,
+    )  # fmt: skip
     wall = round(time.monotonic() - started, 1)
-    return {**json.loads((out / "results.json").read_text()), "wall_s": wall}
+    found = {**json.loads((out / mode / "results.json").read_text()), "wall_s": wall}
+    (out / f"{mode}.json").write_text(json.dumps(found))
+    return found
 
 
 def _spectool(verb: str, options: argparse.Namespace, *more: str) -> None:
@@ -200,6 +218,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--temperature", default="0")
     parser.add_argument("--threads", default=None)
     parser.add_argument("--out", type=Path, metavar="DIR")
+    parser.add_argument("--grid", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -140,6 +140,26 @@ def test_trace_mode_predicts_everything_and_measures_little(place, tmp_path, cap
     assert again["trace"]["summary"] == predicted  # from the step times of the first run
 
 
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_more_rounds_are_measured_where_few_speak_against_the_prediction(
+    fresh, place, tmp_path, capsys, monkeypatch
+):
+    write_prompts(tmp_path, "many", [f"{text} {n}" for text in TEXTS for n in range(3)])
+    contests = iter([[1], []])
+    monkeypatch.setattr("toolkit.tuning.confirm.contested", lambda *_: next(contests))
+    short = ["--mode", "trace", "--k", "1,2", "--batch", "1", "--max-tokens", "8", "--json"]
+    short += ["--set", f"tune.prompts={{many: {tmp_path / 'many.jsonl'}}}"]
+    assert tune(place, tmp_path / "out", *short, *fresh) in (0, None)
+    said = capsys.readouterr()
+    assert "batch 1: few rounds speak against the prediction; measuring more" in said.err
+    found = json.loads(said.out)
+    # Four rounds at first, then twice as many.
+    assert found["rounds"] == {"planned": 8, "measured": 8, "resumed": 0}
+    for point in found["trace"]["predicted_and_measured"]:
+        if point["k"]:
+            assert point["acceptance_length"][0] == pytest.approx(point["acceptance_length"][1])
+
+
 def test_a_log_is_traced_without_generating(place, tmp_path, capsys):
     log = tmp_path / "log.jsonl"
     pairs = [{"prompt": text, "output": f"{text} and again {text}"} for text in TEXTS]

@@ -9,7 +9,7 @@ from tests.tuning.test_grid import grid
 from tests.tuning.test_predict import predicted
 from toolkit.recipe.objective import Objective
 from toolkit.tuning.choose import choose
-from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
+from toolkit.tuning.confirm import ConfirmGrid, confirm_grid, contested, widened
 from toolkit.tuning.intervals import Interval
 
 
@@ -49,6 +49,44 @@ def test_of_two_neighbours_that_come_near_the_better_is_measured():
         for cell in predicted(plan, {}).values()
     ]
     assert confirm_grid(plan, cells, choose(cells), Objective()).at == {1: (2, 4)}
+
+
+def choices_of(plan, verdicts, high=2.0):
+    """One for each batch size over all prompts; `high`: of the interval of the gain."""
+    cells = choose(list(predicted(plan, {}).values()))
+    like = {choice.batch_size: choice for choice in cells if choice.best.pooled}
+    return [
+        replace(like[batch], verdict=verdict, gain=Interval(min(1.5, high), 0.9, high))
+        for batch, verdict in verdicts.items()
+    ]
+
+
+def test_more_rounds_decide_where_few_speak_against_the_prediction():
+    plan = grid(16, batches=(1, 2), ks=(2, 4), domains=("edit",))
+    confirm = ConfirmGrid((4,), (1, 2), plan.domains, 0, at={1: (4,), 2: (4,)})
+    on = choices_of(plan, {1: "on", 2: "on"})
+    assert contested(confirm, on, on) == []
+    assert contested(confirm, on, choices_of(plan, {1: "on", 2: "off"})) == [2]
+    assert contested(confirm, choices_of(plan, {1: "off", 2: "on"}), on) == [1]
+    # Surely slower is surely off.
+    assert contested(confirm, on, choices_of(plan, {1: "off", 2: "off"}, high=0.97)) == []
+    assert contested(confirm, on, choices_of(plan, {1: "undecided", 2: "on"})) == []
+
+
+def test_twice_as_many_rounds_up_to_half_of_them():
+    plan = grid(64, batches=(1, 2), ks=(2, 4), domains=("edit",))
+    confirm = ConfirmGrid((4,), (1, 2), plan.domains, 0, at={1: (4,), 2: (4,)})
+    on, off = choices_of(plan, {1: "on", 2: "on"}), choices_of(plan, {1: "on", 2: "off"})
+    counts, known = [], set()
+    while True:
+        rounds = confirm.rounds()
+        assert known <= {round.key for round in rounds}  # what was measured stays measured
+        known = {round.key for round in rounds}
+        counts.append([sum(round.batch_size == batch for round in rounds) for batch in (1, 2)])
+        if not (batches := contested(confirm, on, off)):
+            break
+        confirm = widened(confirm, batches)
+    assert counts == [[8, 4], [8, 8], [8, 16]]
 
 
 @pytest.mark.parametrize(("wild", "settled"), [(1.0, True), (1.5, False)])

@@ -7,7 +7,7 @@ from tests.tuning.test_grid import grid
 from toolkit.measure.run import Conditions, EncodedPrompt
 from toolkit.recipe.schema import Sampling
 from toolkit.tuning.journal import Journal
-from toolkit.tuning.session import measure
+from toolkit.tuning.session import Outcome, Slot, joined, measure
 
 WARM_UP = EncodedPrompt("warm-up", "warm-up", (7, 7))
 CONDITIONS = Conditions(max_tokens=6, sampling=Sampling(), stop_tokens=frozenset())
@@ -88,3 +88,11 @@ def test_one_line_per_round_says_where_it_is(tmp_path):
     # One token in 10 ms against two.
     assert "plain 10.0 ms a token, best 5.0 ms at k = " in lines[0]
     assert lines[-1].endswith("about 0 s left")
+
+
+def test_two_sittings_are_one():
+    first = Outcome({"a": [], "b": []}, 2, 1, False, [Slot("a", "n", 1.0, 3.0)])
+    second = Outcome({"a": [], "b": [], "c": []}, 3, 2, False, [Slot("c", "n", 0.5, 1.0)])
+    both = joined(first, second)
+    assert (len(both.rounds), both.planned, both.resumed) == (3, 3, 1)  # b was measured just now
+    assert [(slot.name, slot.start) for slot in both.timeline] == [("a", 1.0), ("c", 4.5)]

@@ -28,7 +28,7 @@ LOST = [
 def report(agreement=None, log=None, table=None):
     traced = Traced({}, {}, 0, True, agreement or {}, {})
     adaptive = {1: Scored(Adaptive(1, 4), (CELLS[-1],))}
-    return TraceReport(CELLS, choose(CELLS), adaptive, CELLS, traced, table or times(1), log)
+    return TraceReport(CELLS, choose(CELLS), adaptive, None, CELLS, traced, table or times(1), log)
 
 
 def texts(found, measured=CELLS):

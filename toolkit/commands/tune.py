@@ -117,8 +117,9 @@ def tune(
     The target writes each text once (kept in the store), the drafter reads it once, and a dynamic
     program over the two gives the acceptance of every k, fixed, adaptive or ended where the drafter
     is unsure. With measured step times that predicts TPOT; the winner of each batch size, a
-    neighbour that comes near it and plain decoding are then measured on an eighth of the prompts,
-    and only those decide. For Medusa and EAGLE it also finds the best trees.
+    neighbour that comes near it and plain decoding are then measured on an eighth of the prompts
+    (up to half where that speaks against the prediction), and only those decide. For Medusa and
+    EAGLE it also finds the best trees.
 
     With --mode grid, and for drafters and backends that have no trace, every k and plain decoding
     meet the same prompts in turns. Ctrl-C keeps what was measured and the same command goes on
@@ -297,11 +298,31 @@ class _Work:
             say(f"batch {batch}: measuring k = {', '.join(map(str, lengths))} to confirm")
         at = {str(batch): list(lengths) for batch, lengths in confirm.at.items()}
         self.place.identity.update({"mode": "trace", "confirm": at})
-        results = self._measure(confirm, report)
-        if results is None or results.outcome.interrupted:
+        results = self._confirmed(confirm, report)
+        if results is None or results.trace is None or results.outcome.interrupted:
             return results
         trials = self._trials(confirm, report)
-        return replace(results, trace=replace(report, trials=trials))
+        return replace(results, trace=replace(results.trace, trials=trials))
+
+    def _confirmed(self, confirm: ConfirmGrid, report: TraceReport) -> Results | None:
+        """Measured, and measured further where few rounds speak against the prediction."""
+        from toolkit.commands.tune_place import log as say
+        from toolkit.tuning.confirm import contested, widened
+        from toolkit.tuning.session import joined
+
+        results = self._measure(confirm, report)
+        while results is not None and not results.outcome.interrupted:
+            batches = contested(confirm, report.choices, results.choices)
+            if not batches:
+                break
+            listed = ", ".join(map(str, batches))
+            say(f"batch {listed}: few rounds speak against the prediction; measuring more of them")
+            confirm = widened(confirm, batches)
+            more = self._measure(confirm, report.beside(confirm), further=True)
+            if more is None:
+                break
+            results = replace(more, outcome=joined(results.outcome, more.outcome))
+        return results
 
     def _trials(self, confirm: ConfirmGrid, report: TraceReport) -> list[Trial]:
         """Policies and trees against the best fixed lengths, where they promise more."""
@@ -334,14 +355,17 @@ class _Work:
         tokenizer = self.place.tokenizer
         return make_grid(self.recipe, self.sets, tokenizer, tokenizer.vocab_size)
 
-    def _measure(self, grid: Grid, report: TraceReport | None = None) -> Results | None:
+    def _measure(
+        self, grid: Grid, report: TraceReport | None = None, *, further: bool = False
+    ) -> Results | None:
+        """`further`: what this run has measured so far stays, whatever --fresh says."""
         from toolkit.provenance import provenance
         from toolkit.tuning.journal import Journal
         from toolkit.tuning.results import evaluate
 
         recipe = self.recipe
         journal = Journal(self.directory, self.place.identity)
-        if self.fresh:
+        if self.fresh and not further:
             journal.clear()
         outcome = self.place.measure(grid, journal)
         if not outcome.rounds:

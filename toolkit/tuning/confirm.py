@@ -3,14 +3,15 @@
 At each batch size the predicted best draft length, the better of its neighbours if the prediction
 can hardly tell them apart, and plain decoding, over a share of the rounds; a batch size is done
 earlier when the interval of its speed-up is tight. Where several lengths come to nearly the same, a
-few rounds decide nothing between them, and each costs as much as the best.
+few rounds decide nothing between them, and each costs as much as the best. Where few rounds come to
+another verdict than the prediction, chance or a busy machine may have spoken: more of them decide.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from toolkit.tuning.choose import Choice, overall
 from toolkit.tuning.grid import Grid, Round
 from toolkit.tuning.summary import ONE, Cell, measured_gains, paired
 
-SHARE = 1 / 8  # of the rounds are measured at most
+SHARE = 1 / 8  # of the rounds are measured at most,
+MOST = 1 / 2  # or this, where they and the prediction come to different verdicts
 NEAR = 0.05  # if a neighbour's predicted speed-up is lower by more, it is not measured
 FEW = 4  # requests of a domain that are measured at least
 TIGHT = 0.04  # half the width of a speed-up's interval, of the speed-up: enough is known
@@ -32,6 +34,7 @@ class ConfirmGrid(Grid):
 
     at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     objective: Objective = field(default_factory=Objective)
+    times: Mapping[int, int] = field(default_factory=dict)  # batch size -> as many rounds; else 1
 
     def lengths(self, batch: int) -> tuple[int, ...]:
         return self.at[batch]
@@ -48,7 +51,9 @@ class ConfirmGrid(Grid):
         return [round for _, round in sorted(kept, key=lambda pair: pair[0])]
 
     def _wanted(self, domain: str, batch: int) -> int:
-        return max(self._least(batch), math.ceil(SHARE * (len(self.domains[domain]) // batch)))
+        rounds = len(self.domains[domain]) // batch
+        few = max(self._least(batch), math.ceil(SHARE * rounds))
+        return max(few, min(few * self.times.get(batch, 1), math.ceil(MOST * rounds)))
 
     def _least(self, batch: int) -> int:
         """Rounds of a domain: an interval needs a few requests, and two rounds in all."""
@@ -74,6 +79,30 @@ def confirm_grid(
     at = {c.batch_size: _worth_it(c, predicted, grid.ks) for c in overall(choices)}
     ks = tuple(sorted({k for lengths in at.values() for k in lengths}))
     return ConfirmGrid(ks, tuple(sorted(at)), grid.domains, grid.seed, at, objective)
+
+
+def contested(
+    confirm: ConfirmGrid, predicted: Sequence[Choice], measured: Sequence[Choice]
+) -> list[int]:
+    """Batch sizes whose verdicts differ, as long as there are rounds left for them.
+
+    What was surely slower is no matter of chance.
+    """
+    found = {choice.batch_size: choice for choice in overall(measured)}
+    return [
+        expected.batch_size
+        for expected in overall(predicted)
+        if (choice := found.get(expected.batch_size))
+        and {choice.verdict, expected.verdict} == {"on", "off"}
+        and not (choice.gain and choice.gain.high < 1.0)
+        and len(widened(confirm, [choice.batch_size]).rounds()) > len(confirm.rounds())
+    ]
+
+
+def widened(confirm: ConfirmGrid, batches: Sequence[int]) -> ConfirmGrid:
+    """Twice as many rounds at these batch sizes, the ones before among them."""
+    more = {batch: 2 * confirm.times.get(batch, 1) for batch in batches}
+    return replace(confirm, times={**confirm.times, **more})
 
 
 def _worth_it(choice: Choice, predicted: Sequence[Cell], ks: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -47,6 +47,14 @@ class Outcome:
     @property
     def complete(self) -> bool:
         return len(self.rounds) == self.planned
+
+
+def joined(first: Outcome, second: Outcome) -> Outcome:
+    """Two sittings as one; the second resumed what the first had measured."""
+    ended = max((slot.start + slot.seconds for slot in first.timeline), default=0.0)
+    later = [replace(slot, start=slot.start + ended) for slot in second.timeline]
+    measured = len(first.rounds) - first.resumed
+    return replace(second, resumed=second.resumed - measured, timeline=[*first.timeline, *later])
 
 
 def identify(

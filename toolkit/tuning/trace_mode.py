@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,17 @@ class TraceReport:
     predicted: Sequence[Cell]  # over all prompts
     choices: Sequence[Choice]
     adaptive: Mapping[int, Scored]  # batch size -> the best policy that follows the text
+    predictor: Predictor
     again: Sequence[Cell]  # over the confirming rounds alone, to compare with what they measured
     traced: Traced
     times: StepTimes
     log: Log | None = None
     trials: Sequence[Trial] = ()  # policies and trees that were measured
     trees: Trees | None = None
+
+    def beside(self, confirm: ConfirmGrid) -> TraceReport:
+        """The same, to be compared with what these rounds measured."""
+        return replace(self, again=_over(self.predictor, confirm))
 
     def document(self, measured: Sequence[Cell]) -> dict[str, Any]:
         """For results.json."""
@@ -295,15 +300,24 @@ def predict(
     cells = predictor.cells(grid.rounds(), fixed)
     choices = choose(cells, recipe.tune.objective)
     confirm = confirm_grid(grid, cells, choices, recipe.tune.objective)
-    again = [
-        cell
-        for batch, lengths in confirm.at.items()
-        for cell in predictor.cells(
-            [round for round in confirm.rounds() if round.batch_size == batch],
-            {k: fixed[k] for k in (PLAIN, *lengths)},
-        )
-    ]
+    again = _over(predictor, confirm)
     adaptive = score(predictor, grid.rounds(), grid.ks)
     wanted = recipe.tune.max_tokens - 1
     trees = find_trees(recipe.speculation, traced.traces.values(), wanted)
-    return TraceReport(cells, choices, adaptive, again, traced, times, log, trees=trees), confirm
+    report = TraceReport(
+        cells, choices, adaptive, predictor, again, traced, times, log, trees=trees
+    )
+    return report, confirm
+
+
+def _over(predictor: Predictor, confirm: ConfirmGrid) -> list[Cell]:
+    """What the confirming rounds alone are predicted to show."""
+    rounds = confirm.rounds()
+    return [
+        cell
+        for batch, lengths in confirm.at.items()
+        for cell in predictor.cells(
+            [round for round in rounds if round.batch_size == batch],
+            {k: Fixed(k) for k in (PLAIN, *lengths)},
+        )
+    ]
