@@ -66,9 +66,14 @@ def measured(drafter, clock, batches=(1, 2), longest=4, change=0, target=None):
 
 @pytest.mark.parametrize(
     ("longest", "lengths"),
-    [(1, [0, 1]), (4, [0, 1, 2, 3, 4]), (6, [0, 1, 2, 3, 4, 6]), (8, [0, 1, 2, 3, 4, 7, 8])],
+    [
+        (1, [0, 1]),
+        (6, [0, 1, 2, 3, 4, 5, 6]),
+        (8, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (20, [0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 20]),
+    ],
 )
-def test_none_both_sides_of_the_powers_of_two_and_the_longest_are_measured(longest, lengths):
+def test_short_lengths_both_sides_of_powers_of_two_and_the_longest_are_measured(longest, lengths):
     assert draft_lengths(longest) == lengths
 
 

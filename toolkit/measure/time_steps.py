@@ -30,6 +30,7 @@ IN_A_ROW = 3
 TURNS = 2  # of every draft length after one prefill; one is enough for
 LARGE = 4  # requests or more: their steps are long, and steadier
 MIN_ROUNDS, MAX_ROUNDS = 4, 8  # the shorter and the longer context in turns
+EVERY = 8  # draft length up to here is measured
 FLOOR = 0.1  # the quantile of a point's samples that disturbances leave alone
 TIGHT = 0.03  # of a step: what two visits may find different
 
@@ -37,11 +38,13 @@ TIGHT = 0.03  # of a step: what two visits may find different
 def draft_lengths(longest: int) -> list[int]:
     """Which to measure; the rest lies between them.
 
-    Kernels work in tiles, so a pass over 18 tokens can take a quarter longer than one over 16: with
-    every power of two goes the length before it, whose tokens fill the last tile.
+    Kernels work in tiles, of 16 tokens on one processor and of 6 on another, so that a pass over
+    one token more can take a quarter longer: short lengths are all measured, and with every power
+    of two beyond them the length before it, whose tokens fill the last tile.
     """
     edges = [2**i - below for i in range(longest.bit_length()) for below in (1, 0)]
-    return sorted({0, *(edge for edge in edges if edge <= longest), longest})
+    known = [*range(EVERY + 1), *edges]
+    return sorted({*(length for length in known if length <= longest), longest})
 
 
 @dataclass
