@@ -51,6 +51,23 @@ def test_of_two_neighbours_that_come_near_the_better_is_measured():
     assert confirm_grid(plan, cells, choose(cells), Objective()).at == {1: (2, 4)}
 
 
+def test_what_may_gain_more_is_measured_beside_what_surely_gains():
+    plan = grid(8, batches=(1,), ks=(1, 2, 4), domains=("edit",))
+    gains = {1: Interval(1.2, 1.1, 1.3), 2: Interval(1.3, 1.08, 1.44), 4: Interval(1.32, 0.96, 1.5)}
+    cells = [
+        cell if cell.plain else replace(cell, speedup=gains[cell.k])
+        for cell in predicted(plan, {}).values()
+    ]
+    [choice] = choose(cells)
+    assert (choice.k, choice.hope.k) == (2, 4)
+    assert confirm_grid(plan, cells, [choice], Objective()).at == {1: (2, 4)}
+    # Measured, it is sure: then it is taken, although another one came out a little better.
+    sure = {2: Interval(1.36, 1.1, 1.5), 4: Interval(1.34, 1.1, 1.6)}
+    measured = [c if c.plain else replace(c, speedup=sure[c.k]) for c in cells if c.k != 1]
+    [confirmed] = choose(measured, expected={(1, "edit"): choice.hope.k})
+    assert confirmed.k == 4
+
+
 def choices_of(plan, verdicts, high=2.0):
     """One for each batch size over all prompts; `high`: of the interval of the gain."""
     cells = choose(list(predicted(plan, {}).values()))

@@ -121,7 +121,7 @@ def test_choices_are_the_grids_at_an_eighth_of_its_tokens(tmp_path):
     everything, exhaustive = bench.measured(plan, tmp_path)
     spent = bench.generated + bench.times.emitted_tokens + confirmed
     assert exhaustive >= 8 * spent
-    wanted = {(c.batch_size, c.domain): c.best.k for c in expected}
+    wanted = {(c.batch_size, c.domain): c.hope.k for c in expected}
     tpots = {(c.batch_size, c.k): c.tpot_p50_ns for c in everything if c.pooled}
     for choice in overall(choose(few, expected=wanted)):
         best = min(ns for (batch, _), ns in tpots.items() if batch == choice.batch_size)

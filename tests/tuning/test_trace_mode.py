@@ -1,6 +1,7 @@
 """A trace of a real engine in float32 says exactly what measuring it finds."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from toolkit.measure.trace_rounds import expected_rounds
 from toolkit.recipe.schema import Sampling
 from toolkit.speculation.draft_length import Fixed
 from toolkit.speculation.loop import SpeculativeLoop
-from toolkit.speculation.teacher_forced import teacher_forced
+from toolkit.speculation.teacher_forced import teacher_forced, true_token_probs
 from toolkit.store import Store
 from toolkit.tuning.grid import Grid
 from toolkit.tuning.trace_mode import trace
@@ -79,8 +80,8 @@ def test_outputs_are_generated_once_and_kept_for_what_they_depend_on(tmp_path, p
             "stop_tokens": frozenset(),
         }
         return target_outputs(
-            target,
             lambda: SpeculativeLoop(target, None, Fixed(0)),
+            partial(true_token_probs, target),
             few,
             Wanted(**{**given, **changes}),
             Store(tmp_path),

@@ -35,6 +35,7 @@ class Choice:
     verdict: Literal["on", "off", "undecided"]
     best: Cell  # chosen when "on", else the one that came nearest
     gain: Interval | None  # of the best
+    hope: Cell  # with the largest gain of those that may be chosen, sure or not
     note: str = ""  # what stood against a better one
 
     @property
@@ -113,6 +114,7 @@ def _choose(
     if plain and not keeps_limit(plain.tpot_objective_ns, objective):
         winners = [c for c in allowed if gain(c)]  # only speculation keeps the limit
     best = max(winners or allowed or cells, key=rank)
+    hope = max(allowed or cells, key=lambda cell: value(gain(cell)))
     decided = all(gain(cell) for cell in cells)
     verdict: Literal["on", "off", "undecided"] = (
         "on" if winners else "off" if decided else "undecided"
@@ -120,7 +122,7 @@ def _choose(
     reached = value(gain(best)) if winners else 1.0
     lost = [c for c in cells if (found := gain(c)) and found.above_one and found.value > reached]
     note = _note(lost, fair, slower, objective, gain)
-    return Choice(batch, domain, verdict, best, gain(best), note)
+    return Choice(batch, domain, verdict, best, gain(best), hope, note)
 
 
 def _note(

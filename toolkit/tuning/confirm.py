@@ -1,10 +1,11 @@
 """What a prediction leaves to be measured: little, and no longer than it takes to be sure.
 
-At each batch size the predicted best draft length, the better of its neighbours if the prediction
-can hardly tell them apart, and plain decoding, over a share of the rounds; a batch size is done
-earlier when the interval of its speed-up is tight. Where several lengths come to nearly the same, a
-few rounds decide nothing between them, and each costs as much as the best. Where few rounds come to
-another verdict than the prediction, chance or a busy machine may have spoken: more of them decide.
+At each batch size the predicted best draft length, the one that would gain more if it were as sure,
+else the better of its neighbours if the prediction can hardly tell them apart, and plain decoding,
+over a share of the rounds; a batch size is done earlier when the interval of its speed-up is tight.
+Where several lengths come to nearly the same, a few rounds decide nothing between them, and each
+costs as much as the best. Where few rounds come to another verdict than the prediction, chance or a
+busy machine may have spoken: more of them decide.
 """
 
 from __future__ import annotations
@@ -106,8 +107,10 @@ def widened(confirm: ConfirmGrid, batches: Sequence[int]) -> ConfirmGrid:
 
 
 def _worth_it(choice: Choice, predicted: Sequence[Cell], ks: Sequence[int]) -> tuple[int, ...]:
-    """The best and the better of its neighbours, where that comes near it."""
+    """The best, and what may be better; else the better of its neighbours, where it comes near."""
     ordered, best = sorted(ks), choice.best
+    if choice.hope.k != best.k:
+        return tuple(sorted({best.k, choice.hope.k}))
     gains = {
         cell.k: cell.speedup.value
         for cell in predicted

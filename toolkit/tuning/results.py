@@ -113,7 +113,7 @@ def evaluate(
         gpus=gpus_of(recipe),
         seed=grid.seed,
     )
-    expected = {(c.batch_size, c.domain): c.best.k for c in trace.choices} if trace else {}
+    expected = {(c.batch_size, c.domain): c.hope.k for c in trace.choices} if trace else {}
     choices = choose(cells, recipe.tune.objective, expected)
     results = Results(recipe, outcome, settings, versions, cells, choices, (), trace=trace)
     found = [*lossy_output(recipe), *find(Evidence(cells, results.records, grid))]
