@@ -20,7 +20,7 @@ from toolkit.measure.records import GroupRun
 from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.measure.trace_records import trace_of
 from toolkit.recipe.objective import Objective
-from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
+from toolkit.speculation.draft_length import Fixed
 from toolkit.tuning.grid import PLAIN, Grid, Round
 from toolkit.tuning.predict import Predictor, Traces
 from toolkit.tuning.summary import Cell
@@ -94,8 +94,7 @@ def between(
         objective=objective,
         seed=grid.seed,
     )
-    policies: dict[int, DraftLengthPolicy] = {k: Fixed(k) for k in (PLAIN, *lengths)}
-    predicted = {c.k: _tpot(c) for c in predictor.cells(rounds, policies) if c.pooled}
+    predicted = {k: predictor.tpot_p50_ns(rounds, Fixed(k)) for k in lengths}
     # By how much the measured ones were missed lies on a line, too.
     missed = [_tpot(cells[k]) / predicted[k] for k in known]
     return {k: predicted[k] * float(np.interp(k, known, missed)) for k in lengths if k not in known}

@@ -67,6 +67,11 @@ class Predictor:
         """Whether the traces know how sure the drafter is."""
         return all(trace.sure is not None for trace in self._traces.values() if len(trace.accept))
 
+    def tpot_p50_ns(self, rounds: Sequence[Round], policy: DraftLengthPolicy) -> float:
+        """Over all requests of these rounds; nan where none goes on after its first token."""
+        tpots = [tpot for round in rounds for tpot in _defined(self._group(round, policy).tpots)]
+        return percentile(tpots, 50)
+
     def cells(
         self, rounds: Sequence[Round], policies: Mapping[int, DraftLengthPolicy]
     ) -> list[Cell]:
