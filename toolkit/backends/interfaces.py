@@ -102,7 +102,10 @@ class Backend(ABC):
 
     @staticmethod
     def untraceable(recipe: Recipe) -> str | None:
-        """Why they cannot say how a drafter would have done on a text, in words."""
+        """Why they cannot say how a drafter would have done on a text, in words.
+
+        Of recipes whose draft length can be tuned.
+        """
         return None
 
     @staticmethod

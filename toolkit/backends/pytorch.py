@@ -64,10 +64,6 @@ class PytorchBackend(LoadingBackend):
         )
 
     @staticmethod
-    def untraceable(recipe: Recipe) -> str | None:
-        return PytorchBackend.untunable(recipe)
-
-    @staticmethod
     def check(config: Mapping[str, Any], limits: EngineLimits, where: str) -> None:
         """Any model that TensorRT-LLM loads; the rules of engine/llmapi look at the rest."""
 

@@ -16,8 +16,6 @@ from toolkit.speculation.trace import DraftTrace, by_position
 def trace_of(record: RequestRecord, last: float) -> DraftTrace:
     """Drafts of up to `record.k` tokens; `last`: the chance of a draft's last position."""
     k, starts = record.k, max(0, record.output_tokens - 1)
-    if not starts:
-        return DraftTrace(np.zeros((0, k)), np.zeros(0, dtype=np.int64))
     stands, offered = [], []
     for drafted, accepted in zip(record.drafted_per_step, record.accepted_per_step, strict=True):
         after = last if accepted == drafted == k else 0.0

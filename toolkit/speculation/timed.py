@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,13 @@ from toolkit.speculation.interfaces import (
     DraftRequest,
     LanguageModel,
     Proposal,
-    Step,
-    StepOutput,
 )
 from toolkit.speculation.loop import SpeculativeLoop
 from toolkit.speculation.request import Chunk
 
 Clock = Callable[[], int]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Stopwatch:
@@ -42,6 +43,15 @@ class Stopwatch:
 
     def __exit__(self, *error: object) -> None:
         self.ns += self._clock() - self._start
+
+    def around(self, call: Callable[P, R]) -> Callable[P, R]:
+        """The same call, timed."""
+
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return call(*args, **kwargs)
+
+        return timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class _TimedTarget:
     """The target, counting the time of its forward passes."""
 
     def __init__(self, model: LanguageModel, watch: Stopwatch) -> None:
-        self._model, self._watch = model, watch
+        self.forward = watch.around(model.forward)
         self.vocab_size, self.max_seq_len = model.vocab_size, model.max_seq_len
         self.max_batch_size = model.max_batch_size
         self.open, self.close, self.length = model.open, model.close, model.length
@@ -117,10 +127,6 @@ class _TimedTarget:
 
     def share(self, seq: int, tokens: Sequence[int]) -> None:
         pass
-
-    def forward(self, steps: Sequence[Step]) -> list[StepOutput]:
-        with self._watch:
-            return self._model.forward(steps)
 
 
 class _TimedDrafter(Drafter):

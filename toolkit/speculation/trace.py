@@ -79,8 +79,8 @@ def by_position(
     depth: int,
 ) -> NDArray[np.float64]:  # [N, D]
     """The chances of every start, where a draft does not depend on where it started."""
-    padded = np.concatenate([accept, np.zeros(depth - 1)])
-    return sliding_window_view(padded, depth).copy()
+    padded = np.concatenate([accept, np.zeros(depth)])
+    return sliding_window_view(padded, depth)[: len(accept)].copy()
 
 
 def chance_to_stand(

@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from toolkit.measure.metrics import conditional_acceptance_by_position
-from toolkit.measure.records import GroupRun
 from toolkit.measure.step_times import StepTime, StepTimes
 from toolkit.measure.trace_records import trace_of
 from toolkit.recipe.objective import Objective
 from toolkit.speculation.draft_length import Fixed
 from toolkit.tuning.grid import PLAIN, Grid, Round
 from toolkit.tuning.predict import Predictor, Traces
-from toolkit.tuning.summary import Cell
+from toolkit.tuning.session import NS_PER_MS
+from toolkit.tuning.summary import Cell, Rounds
 
 WORTH = 0.03  # of the best measured TPOT: less is not worth a start
-NS_PER_MS = 1_000_000
-
-Rounds = Mapping[str, Sequence[GroupRun]]  # round key -> one run per draft length
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,6 @@ class Promise:
             f"{self.tpot_ns / NS_PER_MS:.2f} ms a token, {less:.0%} less than {best}, by the "
             "lengths on both sides of it"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def promises(

@@ -148,7 +148,7 @@ def document(
             "resumed": outcome.resumed,
         },
         "choices": [_choice(choice) for choice in results.choices],
-        "promises": [promise.to_json() for promise in results.promises],
+        "promises": [asdict(promise) for promise in results.promises],
         "findings": [asdict(finding) for finding in results.findings],
         "diagnosis": [asdict(diagnosis) for diagnosis in results.diagnoses],
         "summary": [asdict(cell) for cell in results.cells],

@@ -88,7 +88,8 @@ def untraceable(recipe: Recipe) -> str | None:
 
     Some drafters do what no reading of a text foresees, and what is typical is not foretold.
     """
-    if reason := BACKENDS[recipe.backend].untraceable(recipe):
+    backend = BACKENDS[recipe.backend]
+    if reason := backend.untunable(recipe) or backend.untraceable(recipe):
         return f"backend {recipe.backend!r} has no trace: {reason}"
     options = recipe.speculation
     greedy = recipe.tune.sampling.temperature == 0

@@ -92,8 +92,6 @@ class TensorrtBackend(Backend):
 
     @staticmethod
     def untraceable(recipe: Recipe) -> str | None:
-        if reason := TensorrtBackend.untunable(recipe):
-            return reason
         if recipe.tune.sampling.temperature > 0:
             return "engines show no probabilities, without which only greedy texts can be traced"
         if getattr(recipe.speculation, "use_draft_logits", False):
