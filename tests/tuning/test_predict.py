@@ -27,7 +27,7 @@ def times(*batches, change=0.0):
     return StepTimes(tuple(points), prefill, dict.fromkeys(batches, change * MS))
 
 
-def predicted(plan, chances, metric="tpot", offered=None, change=0.0):
+def predictor(plan, chances, metric="tpot", offered=None, change=0.0):
     """`chances`: prompt id -> that each of its drafts stands; `offered`: how many there are."""
     traces = {
         (domain, prompt.id): DraftTrace(
@@ -37,13 +37,17 @@ def predicted(plan, chances, metric="tpot", offered=None, change=0.0):
         for domain, prompts in plan.domains.items()
         for prompt in prompts
     }
-    found = Predictor(
+    return Predictor(
         traces,
         times(*plan.batches, change=change),
         max_tokens=21,
         objective=Objective(metric=metric),
         seed=0,
-    ).cells(plan.rounds(), K4)
+    )
+
+
+def predicted(plan, chances, metric="tpot", offered=None, change=0.0):
+    found = predictor(plan, chances, metric, offered, change).cells(plan.rounds(), K4)
     return {(c.batch_size, c.domain, c.k): c for c in found}
 
 

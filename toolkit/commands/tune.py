@@ -117,9 +117,9 @@ def tune(
     The target writes each text once (kept in the store), the drafter reads it once, and a dynamic
     program over the two gives the acceptance of every k, fixed, adaptive or ended where the drafter
     is unsure. With measured step times that predicts TPOT; the winner of each batch size, a
-    neighbour that comes near it and plain decoding are then measured on an eighth of the prompts
-    (up to half where that speaks against the prediction), and only those decide. For Medusa and
-    EAGLE it also finds the best trees.
+    neighbour that comes near it and plain decoding are then measured on an eighth of the prompts,
+    which corrects what was predicted over all of them (on up to half where that turns the verdict);
+    only what was measured can win. For Medusa and EAGLE it also finds the best trees.
 
     With --mode grid, and for drafters and backends that have no trace, every k and plain decoding
     meet the same prompts in turns. Ctrl-C keeps what was measured and the same command goes on

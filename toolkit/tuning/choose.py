@@ -68,7 +68,7 @@ def choose(
     """One choice per batch size and domain, in the cells' order.
 
     `expected` draft lengths, by batch size and domain, are taken wherever they surely pay: between
-    lengths that a few rounds cannot tell apart, a prediction over all prompts decides.
+    lengths that a few rounds cannot tell apart, the prediction decides.
     """
     cells, objective = list(cells), objective or Objective()
     groups: dict[tuple[int, str], list[Cell]] = {}

@@ -4,7 +4,7 @@ At each batch size the predicted best draft length, the one that would gain more
 else the better of its neighbours if the prediction can hardly tell them apart, and plain decoding,
 over a share of the rounds; a batch size is done earlier when the interval of its speed-up is tight.
 Where several lengths come to nearly the same, a few rounds decide nothing between them, and each
-costs as much as the best. Where few rounds come to another verdict than the prediction, chance or a
+costs as much as the best. Where a prediction that few rounds corrected comes to another verdict, a
 busy machine may have spoken: more of them decide.
 """
 

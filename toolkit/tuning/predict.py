@@ -21,7 +21,7 @@ from toolkit.measure.prompts import ALL_DOMAINS
 from toolkit.measure.step_times import StepTimes
 from toolkit.measure.trace_rounds import Expected, add, expected_rounds, play
 from toolkit.recipe.objective import Objective
-from toolkit.speculation.draft_length import DraftLengthPolicy
+from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.trace import DraftTrace
 from toolkit.tuning.grid import PLAIN, Round
 from toolkit.tuning.intervals import quantile_interval
@@ -71,6 +71,19 @@ class Predictor:
         """Over all requests of these rounds; nan where none goes on after its first token."""
         tpots = [tpot for round in rounds for tpot in _defined(self._group(round, policy).tpots)]
         return percentile(tpots, 50)
+
+    def gained(self, round: Round, k: int) -> tuple[dict[str, float], float]:
+        """Over plain decoding: TPOT by prompt, where there is one, and throughput of the round."""
+        plain, run = (self._group(round, Fixed(length)) for length in (PLAIN, k))
+        before, now = (
+            np.reshape(group.tpots, (-1, len(round.prompts))).mean(axis=0) for group in (plain, run)
+        )
+        ratios = {
+            prompt.id: ratio(*pair)
+            for prompt, *pair in zip(round.prompts, before.tolist(), now.tolist(), strict=True)
+        }
+        throughput = ratio(ratio(run.emitted, run.wall_ns), ratio(plain.emitted, plain.wall_ns))
+        return {prompt: gain for prompt, gain in ratios.items() if not math.isnan(gain)}, throughput
 
     def cells(
         self, rounds: Sequence[Round], policies: Mapping[int, DraftLengthPolicy]

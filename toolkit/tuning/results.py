@@ -19,6 +19,7 @@ from toolkit.tuning.adaptive import Challenger, Trial, settled_on
 from toolkit.tuning.between import Promise, promises
 from toolkit.tuning.choose import Choice, choose, overall, schedule, verdict
 from toolkit.tuning.compare import SCHEMA, Comparison
+from toolkit.tuning.corrected import corrected
 from toolkit.tuning.diagnosis import Diagnosis, Symptoms, diagnose
 from toolkit.tuning.findings import Evidence, Finding, find, lossy_output
 from toolkit.tuning.grid import Grid
@@ -45,6 +46,7 @@ class Results:
     settings: Mapping[str, Any]
     versions: Mapping[str, Any]
     cells: Sequence[Cell]
+    judged: Sequence[Cell]  # as the verdict sees them: a trace knows gains over all prompts
     choices: Sequence[Choice]
     findings: Sequence[Finding]
     diagnoses: Sequence[Diagnosis] = ()
@@ -78,7 +80,7 @@ class Results:
 
     @property
     def plans(self) -> list[Plan]:
-        return plans(self.cells, self.recipe.tune.objective)
+        return plans(self.judged, self.recipe.tune.objective)
 
     @property
     def spellings(self) -> list[Spelling]:
@@ -114,11 +116,12 @@ def evaluate(
         seed=grid.seed,
     )
     expected = {(c.batch_size, c.domain): c.hope.k for c in trace.choices} if trace else {}
-    choices = choose(cells, recipe.tune.objective, expected)
-    results = Results(recipe, outcome, settings, versions, cells, choices, (), trace=trace)
+    judged = _judged(cells, recipe, grid, outcome, trace) if trace else cells
+    choices = choose(judged, recipe.tune.objective, expected)
+    results = Results(recipe, outcome, settings, versions, cells, judged, choices, (), trace=trace)
     found = [*lossy_output(recipe), *find(Evidence(cells, results.records, grid))]
     if trace:
-        found += trace_findings(trace, cells)
+        found += trace_findings(trace, cells, choices)
     found.sort(key=lambda finding: finding.level)
     times = trace.times if trace else None
     seen = diagnose(Symptoms(cells, results.records, times, templates))
@@ -128,6 +131,15 @@ def evaluate(
         else promises(grid, outcome.rounds, cells, recipe.tune.max_tokens, recipe.tune.objective)
     )
     return replace(results, findings=found, diagnoses=seen, promises=worth)
+
+
+def _judged(
+    cells: Sequence[Cell], recipe: Recipe, grid: Grid, outcome: Outcome, trace: TraceReport
+) -> list[Cell]:
+    rounds, objective = grid.rounds(), recipe.tune.objective
+    return corrected(
+        cells, trace.predicted, trace.predictor, rounds, outcome.rounds, objective, grid.seed
+    )
 
 
 def document(

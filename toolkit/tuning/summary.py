@@ -108,8 +108,11 @@ def measured_gains(
     domains: Sequence[Paired], k: int, objective: Objective, gpus: Gpus, rng: np.random.Generator
 ) -> Gains:
     """Over plain decoding of the same prompts in the same rounds."""
-    ratios = [[_tpot_ratios(round[PLAIN], round[k]) for round in domain] for domain in domains]
-    counts = [[_sums(round, k) for round in domain] for domain in domains]
+    ratios = [
+        [list(tpot_ratios(round[PLAIN], round[k]).values()) for round in domain]
+        for domain in domains
+    ]
+    counts = [[throughputs(round, k) for round in domain] for domain in domains]
     return gains(ratios, counts, objective, gpus, rng)
 
 
@@ -123,15 +126,18 @@ def paired(rounds: Iterable[Sequence[GroupRun]]) -> dict[tuple[int, str], Paired
     return found
 
 
-def _tpot_ratios(plain: GroupRun, run: GroupRun) -> list[float]:
+def tpot_ratios(plain: GroupRun, run: GroupRun) -> dict[str, float]:
+    """TPOT of plain decoding over that of this run by prompt, where there is one."""
     before = {record.prompt_id: metrics.tpot_ns(record) for record in plain.requests}
-    ratios = [
-        metrics.ratio(before[record.prompt_id], metrics.tpot_ns(record)) for record in run.requests
-    ]
-    return [ratio for ratio in ratios if not math.isnan(ratio)]
+    ratios = {
+        record.prompt_id: metrics.ratio(before[record.prompt_id], metrics.tpot_ns(record))
+        for record in run.requests
+    }
+    return {prompt: ratio for prompt, ratio in ratios.items() if not math.isnan(ratio)}
 
 
-def _sums(round: Mapping[int, GroupRun], k: int) -> tuple[float, float, float, float]:
+def throughputs(round: Mapping[int, GroupRun], k: int) -> tuple[float, float, float, float]:
+    """Tokens and nanoseconds of the run with k, and of plain decoding."""
     run, plain = round[k], round[PLAIN]
     return run.emitted_tokens, run.wall_ns, plain.emitted_tokens, plain.wall_ns
 

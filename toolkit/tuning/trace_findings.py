@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from toolkit.tuning.choose import choose, overall
+from toolkit.tuning.choose import Choice, overall
 from toolkit.tuning.findings import Finding
 from toolkit.tuning.summary import Cell
 from toolkit.tuning.trace_mode import TraceReport, pairs
@@ -14,7 +14,9 @@ OFF_BY = 0.10  # of the predicted TPOT
 UNSTEADY = 0.10  # of a step: what two visits found different
 
 
-def trace_findings(report: TraceReport, measured: Sequence[Cell]) -> Iterator[Finding]:
+def trace_findings(
+    report: TraceReport, measured: Sequence[Cell], choices: Sequence[Choice]
+) -> Iterator[Finding]:
     """Logs that the target would not have written, and predictions that measuring refutes."""
     for domain, share in report.traced.agreement.items():
         if share < AGREEMENT:
@@ -38,7 +40,7 @@ def trace_findings(report: TraceReport, measured: Sequence[Cell]) -> Iterator[Fi
             "apart): the machine was busy; predictions rest on them, so --fresh on a quiet one is "
             "worth its time.",
         )
-    yield from _other_verdicts(report, measured)
+    yield from _other_verdicts(report, choices)
     yield from _off(report, measured)
 
 
@@ -76,9 +78,9 @@ def _point(cell: Cell, error: float) -> str:
     return f"{cell.domain} at batch {cell.batch_size}, k = {cell.k} ({error:+.0%})"
 
 
-def _other_verdicts(report: TraceReport, measured: Sequence[Cell]) -> Iterator[Finding]:
+def _other_verdicts(report: TraceReport, choices: Sequence[Choice]) -> Iterator[Finding]:
     """A prediction and a measurement that would be deployed differently."""
-    found = {choice.batch_size: choice.verdict for choice in overall(choose(measured))}
+    found = {choice.batch_size: choice.verdict for choice in overall(choices)}
     for choice in overall(report.choices):
         verdict = found.get(choice.batch_size, choice.verdict)
         if "undecided" not in (verdict, choice.verdict) and verdict != choice.verdict:

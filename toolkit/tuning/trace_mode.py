@@ -2,7 +2,8 @@
 
 Texts come from the store, from the target (generated once) or from a log. Each drafter's trace of
 them and a table of step times predict the whole surface; then real paired rounds over a share of
-the prompts confirm the winner of each batch size, a near neighbour and plain decoding.
+the prompts measure the winner of each batch size, a near neighbour and plain decoding, and correct
+what was predicted of them.
 """
 
 from __future__ import annotations
