@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.engine_fixtures import tiny_recipe, write_tiny_model
 from toolkit.cli import main
 from toolkit.recipe.load import dump_recipe, load_recipe
+from toolkit.tuning.intervals import Interval
+from toolkit.tuning.objective import Gains
 
 TEXTS = ["copy this: red red blue", "one two one two", "a b c a b c", "ha ha ha", "la li la", "xyz"]
 
@@ -138,6 +141,27 @@ def test_trace_mode_predicts_everything_and_measures_little(place, tmp_path, cap
     assert (again["trace"]["generated_tokens"], again["trace"]["outputs_cached"]) == (0, True)
     assert again["rounds"] == {"planned": 6, "measured": 6, "resumed": 6}
     assert again["trace"]["summary"] == predicted  # from the step times of the first run
+
+
+def test_the_verdict_of_a_trace_is_its_corrected_prediction(place, tmp_path, capsys, monkeypatch):
+    def sevenfold(cells, *_):
+        gains = Gains(Interval(7.0, 6.0, 8.0), None, None)
+        return [
+            cell if cell.plain else replace(cell, speedup=gains.tpot, gains=gains) for cell in cells
+        ]
+
+    monkeypatch.setattr("toolkit.tuning.results.corrected", sevenfold)
+    short = ["--k", "1,2", "--batch", "1", "--max-tokens", "8", "--json"]
+    assert tune(place, tmp_path / "out", "--mode", "trace", *short) in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert [choice["speedup"]["value"] for choice in found["choices"]] == [7.0]
+    assert (
+        "(7.00x, 6.00 to 8.00). These gains were predicted over all 6 prompts" in found["verdict"]
+    )
+    # What was measured stays what it is.
+    assert all(cell["speedup"]["value"] < 7 for cell in found["summary"] if cell["k"])
+    tune(place, tmp_path / "grid", "--mode", "grid", *short)
+    assert "predicted" not in json.loads(capsys.readouterr().out)["verdict"]
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])

@@ -168,3 +168,9 @@ def test_a_longer_context_takes_longer_and_never_less():
     assert [times.at(1, 0, c) for c in (100, 200, 300, 400)] == [10, 12, 14, 16]
     noise = StepTimes((point(100, 14.0), point(300, 10.0)), {1: 1.0}, {1: 0.0})
     assert [noise.at(1, 0, c) for c in (100, 300)] == [12, 12]
+
+
+def test_a_short_context_takes_time_however_noisy_the_table_is():
+    # Through 10 ms at 8 tokens and 90 at 40 it would be -2.5 at 3; from nothing, 50 at 24 is 6.25.
+    table = StepTimes((point(8, 10.0), point(40, 90.0)), {1: 0.0}, {1: 0.0})
+    assert table.at(1, 0, 3) == pytest.approx(6.25)

@@ -142,11 +142,16 @@ def _between(
 
 
 def _line(points: Sequence[StepTime], part: Callable[[StepTime], float]) -> tuple[float, float]:
-    """(at no context, per token) through the shortest and the longest; it never falls."""
+    """(at no context, per token) through the shortest and the longest.
+
+    It never falls and never begins below nothing, however noisy the two were.
+    """
     ordered = sorted(points, key=lambda point: point.context)
     near, far = ordered[0], ordered[-1]
     middle = (part(near) + part(far)) / 2
     if far.context == near.context:
         return middle, 0.0
+    halfway = (near.context + far.context) / 2
     slope = max(0.0, (part(far) - part(near)) / (far.context - near.context))
-    return middle - slope * (near.context + far.context) / 2, slope
+    slope = min(slope, middle / halfway)
+    return middle - slope * halfway, slope

@@ -29,7 +29,9 @@ class ChoiceEntry(_Part):
     verdict: str = Field(pattern="^(on|off|undecided)$")
     k: int = Field(ge=0, description="0: plain decoding.")
     best_k: int
-    speedup: Interval | None
+    speedup: Interval | None = Field(
+        description="Of best_k; from a trace: predicted over all prompts, corrected by the rounds."
+    )
     reason: str
 
 

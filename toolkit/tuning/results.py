@@ -61,9 +61,15 @@ class Results:
     @property
     def verdict(self) -> str:
         """Draft lengths and gains, up to where it pays and why, and a plan for day and night."""
+        basis = (
+            f"These gains were predicted over all {len(self.trace.traced.texts)} prompts and "
+            "corrected by the rounds that were measured."
+            if self.trace and self.judged != self.cells
+            else ""
+        )
         won = [f"More than a fixed length gains: {t}." for t in self.trials if t.won]
         worth = [f"Worth a try: {promise}." for promise in self.promises]
-        said = [verdict(self.choices), in_words(self.cells, self.choices), words(self.plans)]
+        said = [verdict(self.choices), basis, in_words(self.cells, self.choices), words(self.plans)]
         return " ".join(filter(None, [*said, *won, *worth]))
 
     @property
