@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.test_ports import free_ports
 from tests.store.network import Network, wait_until
-from toolkit.store import digest
+from toolkit.store import MANIFEST, describe_files, digest
 from toolkit.store.places import place
 from toolkit.store.places.s3 import S3Place
 from toolkit.store.shared import SharedStore
@@ -147,3 +147,18 @@ def filler(text=b"abc", count=700):
         (out / "rank" / "0" / "serve.sh").chmod(0o755)
 
     return build
+
+
+def never(out):
+    raise AssertionError("built although it was there")
+
+
+def content(store, number=0):
+    """Every file of an entry, as it lies on this machine."""
+    found = describe_files(store.path("things", key(number)))
+    found.pop(MANIFEST)
+    return found
+
+
+def objects(store, prefix="objects"):
+    return [found.name for found in store.remote.place.listing(prefix)]

@@ -25,6 +25,7 @@ class Network:
     def __init__(self, port):
         self.port, self.rule, self.secrets = port, lambda method, path: None, (b"", b"")
         self.seen = Counter()
+        self._threads = []  # one for each connection
         self._lock = threading.Lock()
         network = self
 
@@ -40,8 +41,14 @@ class Network:
                 pass
 
         class Server(ThreadingHTTPServer):
-            daemon_threads = True
             request_queue_size = 128
+
+            def process_request(self, connection, address):
+                work = threading.Thread(
+                    target=self.process_request_thread, args=(connection, address), daemon=True
+                )
+                network._threads.append(work)
+                work.start()
 
             def handle_error(self, request, address):
                 pass  # a client that gave up
@@ -53,6 +60,13 @@ class Network:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
+
+    def drain(self):
+        """After all clients are gone: close when what they asked for has been dealt with."""
+        self.close()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
 
     def puts(self, text=""):
         """How many writes of objects whose name has `text` were asked for."""
