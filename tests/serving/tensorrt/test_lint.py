@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving.mutations import Mutation, edit, parameter, replace
 from tests.serving.tensorrt.conftest import recipe_for
-from tests.serving.test_lint import Mutation, edit, parameter, replace
 from tests.serving.trt_engines import trt_built
 from toolkit.engine.built import BuiltModels
 from toolkit.serving.lint import Finding, lint
