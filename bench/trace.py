@@ -9,11 +9,11 @@ minutes, and the two tunings meet other weather; undisturbed means that each of 
 divided by what its steps took over the quickest tenth of like steps (bench/disturbance.py), and all
 predictions by one number, their error at plain decoding. The lowest of nine such medians is the
 lowest by luck, too: where the trace chose another length than the grid, or than its lowest, those
-are measured once more against each other, in other rounds of the same prompts (measured again).
-Over all bundled prompts it takes half an hour or more; with few of them (--prompts-per-domain 8)
-there is less to save. --out keeps both results, and
---grid DIR/grid.json holds a new trace against the grid that was measured before: then nothing of
-the trace may be in the store yet (--store). The last line of --json is one document.
+are measured once more against each other over the same prompts (measured again). Over all bundled
+prompts it takes half an hour or more; with few of them (--prompts-per-domain 8) there is less to
+save. --out keeps both results, and --grid DIR/grid.json holds a new trace against the grid that was
+measured before: then nothing of the trace may be in the store yet (--store). The last line of
+--json is one document.
 """
 
 from __future__ import annotations

@@ -44,6 +44,9 @@ class Correction:
         )
 
 
+UNKNOWN = Correction(None, None)
+
+
 def corrected(
     cells: Sequence[Cell],
     predicted: Sequence[Cell],
@@ -58,24 +61,27 @@ def corrected(
     Cells with too few rounds for a correction keep their own.
     """
     expected = {(cell.batch_size, cell.domain, cell.k): cell.gains for cell in predicted}
-    corrections: dict[tuple[int, int], Correction] = {}
-    found = []
-    for cell in cells:
+    points = {(cell.batch_size, cell.k) for cell in cells if cell.k != PLAIN}
+    corrections = {
+        (batch, k): correction(
+            predictor,
+            [round for round in rounds if round.batch_size == batch],
+            measured,
+            k,
+            np.random.default_rng([seed, batch, k]),
+        )
+        for batch, k in points
+    }
+
+    def better(cell: Cell) -> Cell:
         gains = expected.get((cell.batch_size, cell.domain, cell.k))
-        if not gains:
-            found.append(cell)
-            continue
-        place = (cell.batch_size, cell.k)
-        if place not in corrections:
-            rng = np.random.default_rng([seed, *place])
-            here = [round for round in rounds if round.batch_size == cell.batch_size]
-            corrections[place] = correction(predictor, here, measured, cell.k, rng)
-        if corrections[place].tpot is None and corrections[place].throughput is None:
-            found.append(cell)
-            continue
-        gains = corrections[place].of(gains)
-        found.append(replace(cell, gains=gains, speedup=gains.by(objective)))
-    return found
+        found = corrections.get((cell.batch_size, cell.k), UNKNOWN)
+        if gains is None or found == UNKNOWN:
+            return cell
+        gains = found.of(gains)
+        return replace(cell, gains=gains, speedup=gains.by(objective))
+
+    return [better(cell) for cell in cells]
 
 
 def correction(
