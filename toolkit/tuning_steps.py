@@ -10,7 +10,7 @@ from toolkit.recipe.schema import Recipe
 from toolkit.registry import BACKENDS
 from toolkit.steps import step_ids
 from toolkit.store import digest
-from toolkit.tuning.setup import untraceable
+from toolkit.tuning.setup import untraceable, untunable
 
 
 def with_tuning(graph: Graph, plans: Sequence[Plan]) -> Graph:
@@ -26,7 +26,7 @@ def tuning_steps(plan: Plan) -> Iterator[Step]:
     is one batch size on one prompt set; `tune` measures it in rounds, which may run anywhere.
     """
     recipe, tune = plan.recipe, plan.recipe.tune
-    if recipe.speculation.drafter == "none" or BACKENDS[recipe.backend].untunable(recipe):
+    if untunable(recipe):
         return
     wanted = tuple(
         name

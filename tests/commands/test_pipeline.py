@@ -85,12 +85,13 @@ def run(repository, tmp_path, monkeypatch):
             "CALLS": str(calls),
             "RUNNER_TEMP": str(tmp_path),
             "RECIPE": "r.yaml",
+            "TUNE": "true",
             "SPECTOOL_OFFLINE": "1",
             **more,
         }
         if spectool != RECORDER:
             environment["SPECTOOL_STORE"] = str(tmp_path / "store")
-        for script in scripts(job):
+        for script in scripts(job, tune=environment["TUNE"] == "true"):
             shell = ["bash", "-e", "-o", "pipefail", "-c", script]
             done = subprocess.run(shell, env=environment, capture_output=True, text=True)
             if done.returncode:
@@ -110,10 +111,11 @@ def git(*words):
     subprocess.run(["git", *who, *words], check=True, capture_output=True)
 
 
-def scripts(job):
+def scripts(job, *, tune):
     """Each GitHub step has a shell of its own, all lines of a GitLab job share one."""
     if "steps" in job:
-        return [step["run"] for step in job["steps"] if "run" in step]
+        steps = [step for step in job["steps"] if tune or step.get("if") != "matrix.tune"]
+        return [step["run"] for step in steps if "run" in step]
     return ["\n".join([*job.get("before_script", ()), *job["script"]])]
 
 
@@ -239,6 +241,41 @@ def test_a_night_is_compared_with_the_last_good_one(spectool, repository, run, s
     assert Path("last/results.json").read_text() == "first"
     assert run(*night, TUNED="second") is None
     assert Path("last/results.json").read_text() == "second"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_has_no_draft_length_to_tune_is_promoted_as_it_is(spectool, repository, run, system):
+    spectool("init", "--ci", system, "r.yaml", "--store", SHARED)
+    assert run(*jobs(system)["nightly"], TUNE="false") is None
+    assert not any(call[0] == "tune" for call in run.calls())
+    assert run.calls()[-2:] == [
+        ["repo", "r.yaml", "-o", "repository"],
+        ["store", "promote", "repository", "--to", "staging"],
+    ]
+    assert not Path("last/results.json").exists()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_plan_says_what_is_not_tuned(spectool, repository, run, system):
+    spectool("init", "--ci", system, "r.yaml", "recipes/other.yaml")
+    path = repository / "r.yaml"
+    deployment = "backend: pytorch\ntensorrt_llm: 1.2.1\n"
+    path.write_text(path.read_text(encoding="utf-8") + deployment, encoding="utf-8")
+    before = {"SINCE": "0" * 40, "CI_COMMIT_BEFORE_SHA": "0" * 40}
+    job, variables = jobs(system)["plan"]
+    assert run(job, variables, REAL_BUILD, CI_PIPELINE_SOURCE="schedule", **before) is None
+    if system == "github":
+        found = {job["recipe"]: job["tune"] for job in json.loads(run.outputs()["recipes"])}
+        said = "- r.yaml: no earlier revision (not tuned at night: backend 'pytorch': a deployment"
+        assert said in run.summary.read_text()
+    else:
+        night = [
+            job["variables"]
+            for name, job in read("spectool-pipeline.yml").items()
+            if name.startswith("nightly")
+        ]
+        found = {each["RECIPE"]: each["TUNE"] == "true" for each in night}
+    assert found == {"r.yaml": False, "recipes/other.yaml": True}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

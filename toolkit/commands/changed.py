@@ -26,8 +26,16 @@ class Compared:
     why: str | None  # None: it would have built the same
 
     def to_json(self) -> dict[str, Any]:
-        gpu = self.plan.recipe.tensorrt.gpu
-        return {"recipe": self.name, "why": self.why, "gpu": gpu, "digest": self.plan.digest}
+        from toolkit.tuning.setup import untunable
+
+        recipe = self.plan.recipe
+        return {
+            "recipe": self.name,
+            "why": self.why,
+            "gpu": recipe.tensorrt.gpu,
+            "digest": self.plan.digest,
+            "untunable": untunable(recipe),
+        }
 
 
 def changed_since(

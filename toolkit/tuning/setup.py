@@ -61,11 +61,8 @@ def check(recipe: Recipe, sets: Sequence[PromptSet], *, served: bool = False) ->
     `served`: by a server for each draft length.
     """
     tune, limits = recipe.tune, recipe.engine
-    problems = []
-    if recipe.speculation.drafter == "none":
-        problems.append("speculation.drafter is none: there is no draft length to tune")
-    elif not served and (reason := BACKENDS[recipe.backend].untunable(recipe)):
-        problems.append(f"backend {recipe.backend!r}: {reason}")
+    reason = untunable(recipe, served=served)
+    problems = [reason] if reason else []
     if (batch := max(tune.batch)) > limits.max_batch_size:
         problems.append(
             f"batch size {batch} is above engine.max_batch_size ({limits.max_batch_size}); "
@@ -81,6 +78,17 @@ def check(recipe: Recipe, sets: Sequence[PromptSet], *, served: bool = False) ->
         if len(found.prompts) < batch
     ]
     _refuse(problems)
+
+
+def untunable(recipe: Recipe, *, served: bool = False) -> str | None:
+    """Why this recipe has no draft length to choose; None: it has.
+
+    `served`: by a server for each draft length.
+    """
+    if recipe.speculation.drafter == "none":
+        return "speculation.drafter is none: there is no draft length to tune"
+    reason = None if served else BACKENDS[recipe.backend].untunable(recipe)
+    return f"backend {recipe.backend!r}: {reason}" if reason else None
 
 
 def untraceable(recipe: Recipe) -> str | None:
