@@ -3,17 +3,18 @@
 Both tune the same recipe over the same points, one after the other, each in a process of its own
 and from nothing but built engines. Printed are the tokens that were generated, wall times, what
 each chose, how far the trace's choice lies above the grid's own choice and above the lowest TPOT of
-any of its points, and how many of the grid's points were predicted within 10 %: by the clock, and
-undisturbed. Other users of a shared machine make a run take up to twice as long for seconds or
-minutes, and the two tunings meet other weather; undisturbed means that each of the grid's runs is
-divided by what its steps took over the quickest tenth of like steps (bench/disturbance.py), and all
-predictions by one number, their error at plain decoding. The lowest of nine such medians is the
-lowest by luck, too: where the trace chose another length than the grid, or than its lowest, those
-are measured once more against each other over the same prompts (measured again). Over all bundled
-prompts it takes half an hour or more; with few of them (--prompts-per-domain 8) there is less to
-save. --out keeps both results, and --grid DIR/grid.json holds a new trace against the grid that was
-measured before: then nothing of the trace may be in the store yet (--store). The last line of
---json is one document.
+any of its points, and how many of the grid's points were predicted within 10 %: their speed-ups
+(plain decoding and each k meet the same prompts in the same round, so most of what a machine does
+to one of them it does to both), and their TPOTs by the clock and undisturbed. Other users of a
+shared machine make a run take up to twice as long for seconds or minutes, and the two tunings meet
+other weather; undisturbed means that each of the grid's runs is divided by what its steps took over
+the quickest tenth of like steps (bench/disturbance.py), and all predictions by one number, their
+error at plain decoding. The lowest of nine such medians is the lowest by luck, too: where the trace
+chose another length than the grid, or than its lowest, those are measured once more against each
+other over the same prompts (measured again). Over all bundled prompts it takes half an hour or
+more; with few of them (--prompts-per-domain 8) there is less to save. --out keeps both results, and
+--grid DIR/grid.json holds a new trace against the grid that was measured before: then nothing of
+the trace may be in the store yet (--store). The last line of --json is one document.
 """
 
 from __future__ import annotations
@@ -74,11 +75,15 @@ def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
     clock = {_point(c): c["tpot_p50_ns"] for c in grid["summary"]}
     quiet = undisturbed(grid["records"], pooled=any(name == ALL for _, name, _ in clock))
     pace = median(expected[point] / ns for point, ns in quiet.items() if not point[2])
+    gains = {_point(c): c["speedup"]["value"] for c in grid["summary"] if c["speedup"]}
     return {
         "tokens": {"trace": _tokens(trace), "grid": _tokens(grid)},
         "seconds": {"trace": trace["wall_s"], "grid": grid["wall_s"]},
         "worst_acceptance_length_error": max(drift, key=abs),
         "chosen": chosen,
+        "speedups": _within(
+            predicted[point]["speedup"]["value"] / gain - 1 for point, gain in gains.items()
+        ),
         "by_the_clock": _judged(clock, expected, chosen),
         "undisturbed": {
             "predictions_divided_by": pace,
@@ -184,7 +189,6 @@ def _judged(
     tpots: Mapping[Point, float], expected: Mapping[Point, float], chosen: Sequence[dict[str, int]]
 ) -> dict[str, Any]:
     """What these TPOTs say of predictions and choices."""
-    errors = [expected[point] / ns - 1 for point, ns in tpots.items()]
     above = []
     pool = _pool(domain for _, domain, _ in tpots)
     for choice in chosen:
@@ -199,11 +203,16 @@ def _judged(
                 "above_fastest": ours / here[fastest] - 1,
             }
         )
+    errors = (expected[point] / ns - 1 for point, ns in tpots.items())
+    return {**_within(errors), "choices": above}
+
+
+def _within(errors: Iterable[float]) -> dict[str, Any]:
+    found = list(errors)
     return {
-        "points": len(errors),
-        "within_10_percent": sum(abs(error) <= WITHIN for error in errors) / len(errors),
-        "worst_error": max(errors, key=abs),
-        "choices": above,
+        "points": len(found),
+        "within_10_percent": sum(abs(error) <= WITHIN for error in found) / len(found),
+        "worst_error": max(found, key=abs),
     }
 
 
@@ -253,13 +262,10 @@ def table(result: dict[str, Any]) -> str:
             f"batch {c['batch']}: trace chose k = {c['trace']} (predicted {c['predicted']}), "
             f"grid {c['grid']}"
         )
+    lines.append(f"paired in rounds: {_said(result['speedups'], 'speed-ups')}")
     for name in ("by_the_clock", "undisturbed"):
         judged = result[name]
-        share, worst = judged["within_10_percent"], judged["worst_error"]
-        lines.append(
-            f"{name.replace('_', ' ')}: {share:.0%} of {judged['points']} TPOTs predicted within "
-            f"10 %, the worst {worst:+.1%} off; the trace's choices"
-        )
+        lines.append(f"{name.replace('_', ' ')}: {_said(judged, 'TPOTs')}; the trace's choices")
         lines += [
             f"  batch {c['batch']}: {c['above_grid']:+.1%} from the grid's, "
             f"{c['above_fastest']:+.1%} from the lowest (k = {c['fastest']})"
@@ -274,6 +280,13 @@ def table(result: dict[str, Any]) -> str:
         )
     lines.append(f"worst acceptance_length error {result['worst_acceptance_length_error']:+.1%}")
     return "\n".join(lines)
+
+
+def _said(found: dict[str, Any], what: str) -> str:
+    share, worst = found["within_10_percent"], found["worst_error"]
+    return (
+        f"{share:.0%} of {found['points']} {what} predicted within 10 %, the worst {worst:+.1%} off"
+    )
 
 
 def _options() -> argparse.Namespace:

@@ -1,11 +1,51 @@
-"""Two choices measured against each other, request by request."""
+"""A trace held against a grid, and two choices against each other, by numbers of our own."""
 
 from dataclasses import asdict
 
 import pytest
 
-from bench.trace import paired_ratio, pooled_tpots
+from bench.trace import compare, paired_ratio, pooled_tpots
 from tests.tuning.made_runs import rounds_of
+from toolkit.recipe.objective import Objective
+from toolkit.tuning.summary import summarise
+
+
+def result(tpots, chosen):
+    """Three rounds alike; k -> milliseconds a token."""
+    rounds = rounds_of(*[{k: [ms] for k, ms in tpots.items()}] * 3)
+    cells = summarise(rounds, ks=(2, 4), batches=(1,), domains=["edit"], objective=Objective())
+    return {
+        "summary": [asdict(cell) for cell in cells],
+        "choices": [{"domain": "edit", "batch_size": 1, "k": chosen}],
+        "records": [asdict(r) for runs in rounds.values() for run in runs for r in run.requests],
+    }
+
+
+def test_predictions_are_held_against_speedups_and_times():
+    grid = {**result({0: 10, 2: 5, 4: 8}, 2), "wall_s": 60.0, "runs": [{"emitted_tokens": 100}]}
+    expected = {**result({0: 12, 2: 6, 4: 8.4}, 4), "generated_tokens": 7, "step_time_tokens": 8}
+    trace = {
+        "trace": expected,
+        "choices": expected["choices"],
+        "runs": [{"emitted_tokens": 5}],
+        "wall_s": 6.0,
+    }
+    found = compare(trace, grid)
+    assert found["tokens"] == {"trace": 20, "grid": 100}
+    assert found["chosen"] == [{"batch": 1, "trace": 4, "predicted": 4, "grid": 2}]
+    # 2 for 2, and 12 / 8.4 for 10 / 8.
+    assert (found["speedups"]["points"], found["speedups"]["within_10_percent"]) == (2, 0.5)
+    assert found["speedups"]["worst_error"] == pytest.approx(12 / 8.4 / 1.25 - 1)
+    clock, quiet = found["by_the_clock"], found["undisturbed"]
+    assert clock["within_10_percent"] == pytest.approx(1 / 3)  # 20, 20 and 5 % off
+    assert clock["worst_error"] == pytest.approx(0.2)
+    # Nothing was disturbed; over the 1.2 of plain decoding the predictions are 10, 5 and 7.
+    assert quiet["predictions_divided_by"] == pytest.approx(1.2)
+    assert quiet["within_10_percent"] == pytest.approx(2 / 3)
+    assert quiet["worst_error"] == pytest.approx(7 / 8 - 1)
+    for judged in (clock, quiet):
+        [choice] = judged["choices"]
+        assert (choice["fastest"], choice["above_grid"]) == (2, pytest.approx(0.6))
 
 
 def test_requests_are_compared_with_themselves():
