@@ -157,6 +157,22 @@ def test_a_bucket_that_is_not_there_is_no_empty_store(machine, s3):
             ask(machine("s3://nobodys-bucket/x"))
 
 
+def test_what_appears_during_a_listing_is_in_the_next_one(machine, s3, network):
+    place, other = machine(s3).remote.place, machine(s3).remote.place
+    asked = []
+
+    def appear(method, path):
+        asked.append(path)
+        if len(asked) == 2:  # after the listing that found nothing
+            other.put("new/thing", b"x")
+
+    network.rule = appear
+    assert place.listing("new") == []
+    assert len(asked) > 2
+    (found,) = place.listing("new")
+    assert (found.name, found.size) == ("new/thing", 1)
+
+
 def test_no_secret_reaches_an_error(s3, machine, network, impatient):
     network.secrets = (SECRET.encode(), TOKEN.encode())  # the server repeats them
     store = machine(s3)

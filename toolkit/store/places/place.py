@@ -142,6 +142,8 @@ class Place(ABC):
             return [
                 Object(name.lstrip("/")[start:], int(info["size"]), self.modified(info))
                 for name, info in sorted(found.items())
+                # Of an empty prefix s3fs asks whether it is a directory: by then it may be one.
+                if info["type"] != "directory"
             ]
 
         try:
