@@ -12,9 +12,11 @@ the quickest tenth of like steps (bench/disturbance.py), and all predictions by 
 error at plain decoding. The lowest of nine such medians is the lowest by luck, too: where the trace
 chose another length than the grid, or than its lowest, those are measured once more against each
 other over the same prompts (measured again). Over all bundled prompts it takes half an hour or
-more; with few of them (--prompts-per-domain 8) there is less to save. --out keeps both results, and
---grid DIR/grid.json holds a new trace against the grid that was measured before: then nothing of
-the trace may be in the store yet (--store). The last line of --json is one document.
+more; with few of them (--prompts-per-domain 8) there is less to save. --out keeps the results, and
+--grid DIR/grid.json holds a new trace against a grid that was measured before: then nothing of the
+trace may be in the store yet (--store). On a shared machine --repeats 2 measures the same grid
+twice and takes each run, a round at one draft length, from where it was quicker; grids given with
+--grid count, and costs are those of the first. The last line of --json is one document.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.commands import settings, spectool
-from bench.disturbance import disturbances
+from bench.disturbance import Run, disturbances
 from toolkit.measure.metrics import tpot_ns
 from toolkit.measure.prompts import ALL_DOMAINS as ALL
 from toolkit.measure.records import RequestRecord
@@ -52,33 +54,39 @@ def main() -> int:
         out = options.out or Path(area)
         _spectool("build", options)
         # Outputs of an earlier run in the store would flatter the trace: a seed of its own.
-        before = json.loads(options.grid.read_text()) if options.grid else None
-        seed = before["settings"]["sampling"]["seed"] if before else time.time_ns() % 2**31
-        found = {"trace": _tune(options, "trace", out, seed)}
-        found["grid"] = before or _tune(options, "grid", out, seed)
-        if wrong := _incomparable(found["trace"], found["grid"]):
+        grids = [json.loads(path.read_text()) for path in options.grid]
+        seed = grids[0]["settings"]["sampling"]["seed"] if grids else time.time_ns() % 2**31
+        trace = _tune(options, "trace", out, seed)
+        while len(grids) < options.repeats:
+            where = out / f"repeat-{len(grids) + 1}" if grids else out
+            grids.append(_tune(options, "grid", where, seed))
+        if wrong := _incomparable(trace, grids):
             print(wrong, file=sys.stderr)
             return 1
-        result = {**compare(found["trace"], found["grid"]), "recipe": options.recipe}
+        result = {**compare(trace, grids), "recipe": options.recipe}
         result["measured_again"] = _again(options, result, out, seed + 1)
     print(json.dumps(result) if options.json else table(result))
     return 0
 
 
-def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
+def compare(trace: dict[str, Any], grids: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Costs side by side, and how good predictions and choices were by the grid's measure."""
+    grid = grids[0]
+    records = quickest(grids)
     lengths = {_point(c): c["acceptance_length"] for c in grid["summary"] if c["k"]}
     predicted = {_point(c): c for c in trace["trace"]["summary"]}
     drift = [predicted[point]["acceptance_length"] / al - 1 for point, al in lengths.items()]
     expected = {point: c["tpot_p50_ns"] for point, c in predicted.items()}
     chosen = _chosen(trace, grid)
-    clock = {_point(c): c["tpot_p50_ns"] for c in grid["summary"]}
-    quiet = undisturbed(grid["records"], pooled=any(name == ALL for _, name, _ in clock))
+    pooled = any(domain == ALL for _, domain, _ in expected)
+    clock = point_tpots(records, {}, pooled=pooled)
+    quiet = point_tpots(records, disturbances(records), pooled=pooled)
     pace = median(expected[point] / ns for point, ns in quiet.items() if not point[2])
-    gains = {_point(c): c["speedup"]["value"] for c in grid["summary"] if c["speedup"]}
+    gains = speedups(records, pooled=pooled)
     return {
         "tokens": {"trace": _tokens(trace), "grid": _tokens(grid)},
         "seconds": {"trace": trace["wall_s"], "grid": grid["wall_s"]},
+        "grids": len(grids),
         "worst_acceptance_length_error": max(drift, key=abs),
         "chosen": chosen,
         "speedups": _within(
@@ -92,13 +100,31 @@ def compare(trace: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _incomparable(trace: dict[str, Any], grid: dict[str, Any]) -> str:
-    """Why the two cannot be held against each other; empty where they can."""
+def quickest(grids: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of each run from the grid where it took the least time."""
+    least: dict[tuple[str, int], tuple[int, int]] = {}  # run -> ns, grid
+    for place, grid in enumerate(grids):
+        for run in grid["runs"]:
+            key, taken = (run["round"], run["k"]), (run["wall_ns"], place)
+            least[key] = min(least.get(key, taken), taken)
+    return [
+        record
+        for place, grid in enumerate(grids)
+        for record in grid["records"]
+        if least[record["round"], record["k"]][1] == place
+    ]
+
+
+def _incomparable(trace: dict[str, Any], grids: Sequence[dict[str, Any]]) -> str:
+    """Why they cannot be held against each other; empty where they can."""
     if trace["trace"]["outputs_cached"]:
         return "the trace found its outputs in the store, which flatters it: name another --store"
     names = ("k", "max_tokens", "sampling", "threads", "machine", "drafter", "engines")
-    differ = [name for name in names if trace["settings"][name] != grid["settings"][name]]
-    return f"the grid was measured with another {', '.join(differ)}" if differ else ""
+    for grid in grids:
+        differ = [name for name in names if trace["settings"][name] != grid["settings"][name]]
+        if differ:
+            return f"the grid was measured with another {', '.join(differ)}"
+    return ""
 
 
 def _again(
@@ -153,18 +179,37 @@ def paired_ratio(ours: Mapping[Request, float], theirs: Mapping[Request, float])
     return found
 
 
-def undisturbed(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Point, float]:
-    """p50 TPOT of every point, each run without its disturbance where that is known."""
-    slower = disturbances(records)
+def point_tpots(
+    records: Sequence[dict[str, Any]], slower: Mapping[Run, float], *, pooled: bool
+) -> dict[Point, float]:
+    """p50 TPOT of every point, each run without its disturbance where that is given."""
     found: dict[Point, list[float]] = {}
     for record in records:
         if record["output_tokens"] < 2:
             continue
         by = slower.get((record["round"], record["k"]), 1.0)
-        batch, domain, k = _point(record)
-        for name in (domain, ALL) if pooled else (domain,):
-            found.setdefault((batch, name, k), []).append(tpot_ns(RequestRecord(**record)) / by)
+        for point in _points(record, pooled=pooled):
+            found.setdefault(point, []).append(tpot_ns(RequestRecord(**record)) / by)
     return {point: median(tpots) for point, tpots in found.items()}
+
+
+def speedups(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Point, float]:
+    """Of every point but plain decoding: the middle over its requests, each against itself."""
+    tpots = pooled_tpots(records)
+    found: dict[Point, list[float]] = {}
+    for record in records:
+        request = (record["domain"], record["round"], record["prompt_id"])
+        if record["k"] and record["output_tokens"] > 1 and request in tpots[0]:
+            for point in _points(record, pooled=pooled):
+                gain = tpots[0][request] / tpots[record["k"]][request]
+                found.setdefault(point, []).append(gain)
+    return {point: median(gains) for point, gains in found.items()}
+
+
+def _points(record: dict[str, Any], *, pooled: bool) -> list[Point]:
+    """That a request counts for: its domain's, and that of all of them."""
+    batch, domain, k = _point(record)
+    return [(batch, name, k) for name in ((domain, ALL) if pooled else (domain,))]
 
 
 def _chosen(trace: dict[str, Any], grid: dict[str, Any]) -> list[dict[str, int]]:
@@ -265,7 +310,8 @@ def table(result: dict[str, Any]) -> str:
     lines.append(f"paired in rounds: {_said(result['speedups'], 'speed-ups')}")
     for name in ("by_the_clock", "undisturbed"):
         judged = result[name]
-        lines.append(f"{name.replace('_', ' ')}: {_said(judged, 'TPOTs')}; the trace's choices")
+        of = f", each run the quickest of {result['grids']}" if result["grids"] > 1 else ""
+        lines.append(f"{name.replace('_', ' ')}{of}: {_said(judged, 'TPOTs')}; the trace's choices")
         lines += [
             f"  batch {c['batch']}: {c['above_grid']:+.1%} from the grid's, "
             f"{c['above_fastest']:+.1%} from the lowest (k = {c['fastest']})"
@@ -301,7 +347,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--temperature", default="0")
     parser.add_argument("--threads", default=None)
     parser.add_argument("--out", type=Path, metavar="DIR")
-    parser.add_argument("--grid", type=Path, metavar="FILE")
+    parser.add_argument("--grid", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--repeats", type=int, default=1, help="of the grid")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from bench.trace import compare, paired_ratio, pooled_tpots
+from bench.trace import compare, paired_ratio, pooled_tpots, quickest
 from tests.tuning.made_runs import rounds_of
 from toolkit.recipe.objective import Objective
 from toolkit.tuning.summary import summarise
@@ -18,11 +18,17 @@ def result(tpots, chosen):
         "summary": [asdict(cell) for cell in cells],
         "choices": [{"domain": "edit", "batch_size": 1, "k": chosen}],
         "records": [asdict(r) for runs in rounds.values() for run in runs for r in run.requests],
+        "runs": [
+            {"round": r.round, "k": r.k, "wall_ns": run.wall_ns, "emitted_tokens": 10}
+            for runs in rounds.values()
+            for run in runs
+            for r in run.requests
+        ],
     }
 
 
 def test_predictions_are_held_against_speedups_and_times():
-    grid = {**result({0: 10, 2: 5, 4: 8}, 2), "wall_s": 60.0, "runs": [{"emitted_tokens": 100}]}
+    grid = {**result({0: 10, 2: 5, 4: 8}, 2), "wall_s": 60.0}
     expected = {**result({0: 12, 2: 6, 4: 8.4}, 4), "generated_tokens": 7, "step_time_tokens": 8}
     trace = {
         "trace": expected,
@@ -30,8 +36,8 @@ def test_predictions_are_held_against_speedups_and_times():
         "runs": [{"emitted_tokens": 5}],
         "wall_s": 6.0,
     }
-    found = compare(trace, grid)
-    assert found["tokens"] == {"trace": 20, "grid": 100}
+    found = compare(trace, [grid])
+    assert found["tokens"] == {"trace": 20, "grid": 90}
     assert found["chosen"] == [{"batch": 1, "trace": 4, "predicted": 4, "grid": 2}]
     # 2 for 2, and 12 / 8.4 for 10 / 8.
     assert (found["speedups"]["points"], found["speedups"]["within_10_percent"]) == (2, 0.5)
@@ -46,6 +52,20 @@ def test_predictions_are_held_against_speedups_and_times():
     for judged in (clock, quiet):
         [choice] = judged["choices"]
         assert (choice["fastest"], choice["above_grid"]) == (2, pytest.approx(0.6))
+
+
+def test_of_repeated_grids_each_run_counts_where_it_was_quickest():
+    # Once plain decoding was disturbed, once k = 2, which either grid alone would choose wrongly.
+    first = {**result({0: 20, 2: 5, 4: 8}, 2), "wall_s": 60.0}
+    second = {**result({0: 10, 2: 9, 4: 8}, 4), "wall_s": 90.0}
+    expected = {**result({0: 10, 2: 5, 4: 8}, 2), "generated_tokens": 7, "step_time_tokens": 8}
+    trace = {**expected, "trace": expected, "wall_s": 6.0}
+    found = compare(trace, [first, second])
+    assert found["seconds"] == {"trace": 6.0, "grid": 60.0}
+    assert found["by_the_clock"]["within_10_percent"] == 1.0
+    assert found["by_the_clock"]["worst_error"] == pytest.approx(0.0)
+    assert found["speedups"]["within_10_percent"] == 1.0
+    assert len(quickest([first, second])) == len(first["records"])
 
 
 def test_requests_are_compared_with_themselves():

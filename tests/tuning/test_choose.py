@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.tuning.made_runs import rounds_of
 from toolkit.recipe.objective import Objective
-from toolkit.tuning.choose import choose, schedule, verdict
+from toolkit.tuning.choose import by_prediction, choose, schedule, verdict
 from toolkit.tuning.summary import summarise
 
 
@@ -50,6 +52,28 @@ def test_what_a_prediction_expects_is_taken_where_it_surely_pays():
     assert choose(cells, expected={(1, "edit"): 2})[0].k == 2
     lost = summary(rounds_of(*[{0: [10], 2: [11], 4: [4]}] * 4))
     assert choose(lost, expected={(1, "edit"): 2})[0].k == 4
+
+
+def test_predictions_rank_by_tpot_itself_and_measurements_by_pairs():
+    # k = 2 halves every request: 2x, p50 10. k = 4: 1.11x, 1.82x and 3.75x, so 1.82x, but p50 9.
+    cells = summary(
+        rounds_of(*[{0: [10, 20, 30], 2: [5, 10, 15], 4: [9, 11, 8]}] * 4), batches=(3,)
+    )
+    (measured,) = choose(cells)
+    assert (measured.k, measured.hope.k) == (2, 2)
+    (predicted,) = choose(cells, rank=by_prediction(Objective()))
+    assert (predicted.k, predicted.hope.k) == (4, 4)
+    assert predicted.gain.value == pytest.approx(20 / 11)
+    assert by_prediction(Objective(metric="output_throughput")) is None
+
+
+def test_a_low_tpot_is_not_taken_where_it_may_be_slower_than_plain_decoding():
+    # k = 2: 1.1x to 1.3x, p50 15. k = 4: p50 12, but two requests of three lose.
+    cells = summary(
+        rounds_of(*[{0: [10, 20, 30], 2: [9, 15, 25], 4: [12, 22, 8]}] * 4), batches=(3,)
+    )
+    (choice,) = choose(cells, rank=by_prediction(Objective()))
+    assert (choice.verdict, choice.k) == ("on", 2)
 
 
 def limited(limit, times):

@@ -6,6 +6,7 @@ says otherwise, no domain surely gets slower with it; otherwise: off.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,11 +20,24 @@ from toolkit.tuning.summary import Cell
 
 NOTHING: Mapping[tuple[int, str], int] = MappingProxyType({})
 Gain = Callable[[Cell], Interval | None]
+Rank = Callable[[Cell], float]  # the more, the better
 
 
 def by_objective(cell: Cell) -> Interval | None:
     """The gain that the run's own objective is about."""
     return cell.speedup
+
+
+def by_prediction(objective: Objective) -> Rank | None:
+    """Predictions of TPOT rank by TPOT itself, which the objective is about; None: by their gains.
+
+    Measured ones are held against plain decoding of the same request before they are ranked, for
+    the machine's pace differs from one to the next. The middle of those ratios is not the ratio of
+    the middles, though, and nothing disturbs a prediction.
+    """
+    if objective.metric != "tpot":
+        return None  # a gain in throughput or cost is a ratio of sums: it ranks as they do
+    return lambda cell: -math.inf if cell.tpot_objective_ns is None else -cell.tpot_objective_ns
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,7 @@ class Choice:
     verdict: Literal["on", "off", "undecided"]
     best: Cell  # chosen when "on", else the one that came nearest
     gain: Interval | None  # of the best
-    hope: Cell  # with the largest gain of those that may be chosen, sure or not
+    hope: Cell  # the best of those that may be chosen, sure or not
     note: str = ""  # what stood against a better one
 
     @property
@@ -64,19 +78,22 @@ def choose(
     expected: Mapping[tuple[int, str], int] = NOTHING,
     *,
     gain: Gain = by_objective,
+    rank: Rank | None = None,
 ) -> list[Choice]:
-    """One choice per batch size and domain, in the cells' order.
+    """One choice per batch size and domain, in the cells' order: of the cells that surely gain, the
+    one that ranks first, by its gain unless `rank` says otherwise.
 
     `expected` draft lengths, by batch size and domain, are taken wherever they surely pay: between
     lengths that a few rounds cannot tell apart, the prediction decides.
     """
     cells, objective = list(cells), objective or Objective()
+    rank = rank or (lambda cell: value(gain(cell)))
     groups: dict[tuple[int, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.batch_size, cell.domain), []).append(cell)
     slower = _slower(cells, gain) if objective.no_domain_slower else {}
     return [
-        _choose([c for c in group if not c.plain], plain, objective, slower, expected, gain)
+        _choose([c for c in group if not c.plain], plain, objective, slower, expected, gain, rank)
         for group in groups.values()
         for plain in [next((c for c in group if c.plain), None)]
         if any(not cell.plain for cell in group)
@@ -100,12 +117,13 @@ def _choose(
     slower: Mapping[tuple[int, int], list[Cell]],
     expected: Mapping[tuple[int, str], int],
     gain: Gain,
+    rank: Rank,
 ) -> Choice:
     batch, domain = cells[0].batch_size, cells[0].domain
     wanted = expected.get((batch, domain))
 
-    def rank(cell: Cell) -> tuple[bool, float]:
-        return cell.k == wanted, value(gain(cell))  # max() takes the first: the shorter draft
+    def place(cell: Cell) -> tuple[bool, float]:
+        return cell.k == wanted, rank(cell)  # max() takes the first: the shorter draft
 
     # A single domain's own choice is its own business: the constraint binds deployments of all.
     fair = [c for c in cells if not (c.pooled and (batch, c.k) in slower)]
@@ -113,8 +131,8 @@ def _choose(
     winners = [c for c in allowed if (found := gain(c)) and found.above_one]
     if plain and not keeps_limit(plain.tpot_objective_ns, objective):
         winners = [c for c in allowed if gain(c)]  # only speculation keeps the limit
-    best = max(winners or allowed or cells, key=rank)
-    hope = max(allowed or cells, key=lambda cell: value(gain(cell)))
+    best = max(winners or allowed or cells, key=place)
+    hope = max(allowed or cells, key=rank)
     decided = all(gain(cell) for cell in cells)
     verdict: Literal["on", "off", "undecided"] = (
         "on" if winners else "off" if decided else "undecided"

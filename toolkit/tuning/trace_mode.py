@@ -32,7 +32,7 @@ from toolkit.speculation.draft_length import DraftLengthPolicy, Fixed
 from toolkit.speculation.trace import DraftTrace, TracedText, Tracer
 from toolkit.store import Store, digest, write_atomic
 from toolkit.tuning.adaptive import THRESHOLDS, Scored, Trial, score
-from toolkit.tuning.choose import Choice, choose
+from toolkit.tuning.choose import Choice, by_prediction, choose
 from toolkit.tuning.confirm import ConfirmGrid, confirm_grid
 from toolkit.tuning.grid import PLAIN, Grid
 from toolkit.tuning.objective import gpus_of
@@ -299,8 +299,9 @@ def predict(
     )
     fixed: dict[int, DraftLengthPolicy] = {k: Fixed(k) for k in (PLAIN, *grid.ks)}
     cells = predictor.cells(grid.rounds(), fixed)
-    choices = choose(cells, recipe.tune.objective)
-    confirm = confirm_grid(grid, cells, choices, recipe.tune.objective)
+    objective = recipe.tune.objective
+    choices = choose(cells, objective, rank=by_prediction(objective))
+    confirm = confirm_grid(grid, cells, choices, objective)
     again = _over(predictor, confirm)
     adaptive = score(predictor, grid.rounds(), grid.ks)
     wanted = recipe.tune.max_tokens - 1
