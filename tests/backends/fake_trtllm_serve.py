@@ -86,6 +86,7 @@ class FakeTrtllmServe:
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # connections that wait; of more than these, clients see resets
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
