@@ -26,7 +26,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -78,7 +78,7 @@ def compare(trace: dict[str, Any], grids: Sequence[dict[str, Any]]) -> dict[str,
     drift = [predicted[point]["acceptance_length"] / al - 1 for point, al in lengths.items()]
     expected = {point: c["tpot_p50_ns"] for point, c in predicted.items()}
     chosen = _chosen(trace, grid)
-    pooled = any(domain == ALL for _, domain, _ in expected)
+    pooled = _pool(domain for _, domain, _ in expected) == ALL
     clock = point_tpots(records, {}, pooled=pooled)
     quiet = point_tpots(records, disturbances(records), pooled=pooled)
     pace = median(expected[point] / ns for point, ns in quiet.items() if not point[2])
@@ -162,9 +162,12 @@ def pooled_tpots(records: Sequence[dict[str, Any]]) -> dict[int, dict[Request, f
     found: dict[int, dict[Request, float]] = {}
     for record in records:
         if record["output_tokens"] > 1:
-            request = (record["domain"], record["round"], record["prompt_id"])
-            found.setdefault(record["k"], {})[request] = tpot_ns(RequestRecord(**record))
+            found.setdefault(record["k"], {})[_request(record)] = tpot_ns(RequestRecord(**record))
     return found
+
+
+def _request(record: dict[str, Any]) -> Request:
+    return record["domain"], record["round"], record["prompt_id"]
 
 
 def paired_ratio(ours: Mapping[Request, float], theirs: Mapping[Request, float]) -> Interval:
@@ -183,33 +186,38 @@ def point_tpots(
     records: Sequence[dict[str, Any]], slower: Mapping[Run, float], *, pooled: bool
 ) -> dict[Point, float]:
     """p50 TPOT of every point, each run without its disturbance where that is given."""
-    found: dict[Point, list[float]] = {}
-    for record in records:
-        if record["output_tokens"] < 2:
-            continue
+
+    def tpot(record: dict[str, Any]) -> float:
         by = slower.get((record["round"], record["k"]), 1.0)
-        for point in _points(record, pooled=pooled):
-            found.setdefault(point, []).append(tpot_ns(RequestRecord(**record)) / by)
-    return {point: median(tpots) for point, tpots in found.items()}
+        return tpot_ns(RequestRecord(**record)) / by
+
+    return _middles([r for r in records if r["output_tokens"] > 1], tpot, pooled=pooled)
 
 
 def speedups(records: Sequence[dict[str, Any]], *, pooled: bool) -> dict[Point, float]:
     """Of every point but plain decoding: the middle over its requests, each against itself."""
     tpots = pooled_tpots(records)
+
+    def gain(record: dict[str, Any]) -> float:
+        request = _request(record)
+        return tpots[0][request] / tpots[record["k"]][request]
+
+    drafted = [
+        r for r in records if r["k"] and _request(r) in tpots[0] and _request(r) in tpots[r["k"]]
+    ]
+    return _middles(drafted, gain, pooled=pooled)
+
+
+def _middles(
+    records: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float], *, pooled: bool
+) -> dict[Point, float]:
+    """The median of what these requests have at every point: of their domain, and of all."""
     found: dict[Point, list[float]] = {}
     for record in records:
-        request = (record["domain"], record["round"], record["prompt_id"])
-        if record["k"] and record["output_tokens"] > 1 and request in tpots[0]:
-            for point in _points(record, pooled=pooled):
-                gain = tpots[0][request] / tpots[record["k"]][request]
-                found.setdefault(point, []).append(gain)
-    return {point: median(gains) for point, gains in found.items()}
-
-
-def _points(record: dict[str, Any], *, pooled: bool) -> list[Point]:
-    """That a request counts for: its domain's, and that of all of them."""
-    batch, domain, k = _point(record)
-    return [(batch, name, k) for name in ((domain, ALL) if pooled else (domain,))]
+        batch, domain, k = _point(record)
+        for name in (domain, ALL) if pooled else (domain,):
+            found.setdefault((batch, name, k), []).append(value(record))
+    return {point: median(values) for point, values in found.items()}
 
 
 def _chosen(trace: dict[str, Any], grid: dict[str, Any]) -> list[dict[str, int]]:
