@@ -16,7 +16,8 @@ more; with few of them (--prompts-per-domain 8) there is less to save. --out kee
 --grid DIR/grid.json holds a new trace against a grid that was measured before: then nothing of the
 trace may be in the store yet (--store). On a shared machine --repeats 2 measures the same grid
 twice and takes each run, a round at one draft length, from where it was quicker; grids given with
---grid count, and costs are those of the first. The last line of --json is one document.
+--grid count, and costs are those of the first. Each grid is then held against the others in the
+trace's place: how well the machine repeats itself. The last line of --json is one document.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -77,7 +79,7 @@ def compare(trace: dict[str, Any], grids: Sequence[dict[str, Any]]) -> dict[str,
     predicted = {_point(c): c for c in trace["trace"]["summary"]}
     drift = [predicted[point]["acceptance_length"] / al - 1 for point, al in lengths.items()]
     expected = {point: c["tpot_p50_ns"] for point, c in predicted.items()}
-    chosen = _chosen(trace, grid)
+    chosen = _chosen(trace=trace, predicted=trace["trace"], grid=grid)
     pooled = _pool(domain for _, domain, _ in expected) == ALL
     clock = point_tpots(records, {}, pooled=pooled)
     quiet = point_tpots(records, disturbances(records), pooled=pooled)
@@ -97,7 +99,17 @@ def compare(trace: dict[str, Any], grids: Sequence[dict[str, Any]]) -> dict[str,
             "predictions_divided_by": pace,
             **_judged(quiet, {point: ns / pace for point, ns in expected.items()}, chosen),
         },
+        "repeatable": list(_repeatable(grids, pooled=pooled)),
     }
+
+
+def _repeatable(grids: Sequence[dict[str, Any]], *, pooled: bool) -> Iterator[dict[str, Any]]:
+    """Each grid in the trace's place, against each other: how well the machine repeats itself."""
+    clocks = [point_tpots(grid["records"], {}, pooled=pooled) for grid in grids]
+    for ours, theirs in permutations(range(len(grids)), 2):
+        chosen = _chosen(trace=grids[ours], grid=grids[theirs])
+        judged = _judged(clocks[theirs], clocks[ours], chosen)
+        yield {"grid": ours + 1, "by": theirs + 1, **judged}
 
 
 def quickest(grids: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -220,10 +232,8 @@ def _middles(
     return {point: median(values) for point, values in found.items()}
 
 
-def _chosen(trace: dict[str, Any], grid: dict[str, Any]) -> list[dict[str, int]]:
-    """At each batch size, over all domains: the draft length of the trace, of what it predicted
-    before it confirmed, and of the grid."""
-    runs = {"trace": trace, "predicted": trace["trace"], "grid": grid}
+def _chosen(**runs: dict[str, Any]) -> list[dict[str, int]]:
+    """At each batch size, over all domains: the draft length that each of these chose."""
     by_batch: dict[int, dict[str, int]] = {}
     for name, run in runs.items():
         for choice in run["choices"]:
@@ -325,6 +335,12 @@ def table(result: dict[str, Any]) -> str:
             f"{c['above_fastest']:+.1%} from the lowest (k = {c['fastest']})"
             for c in judged["choices"]
         ]
+    for r in result["repeatable"]:
+        above = ", ".join(f"{c['above_fastest']:+.1%}" for c in r["choices"])
+        lines.append(
+            f"grid {r['grid']} in the trace's place, by grid {r['by']}: {_said(r, 'TPOTs')}; "
+            f"its choices {above} from the lowest"
+        )
     for a in result["measured_again"]:
         paired = a["paired"]
         lines.append(

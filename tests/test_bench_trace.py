@@ -66,6 +66,19 @@ def test_of_repeated_grids_each_run_counts_where_it_was_quickest():
     assert found["by_the_clock"]["worst_error"] == pytest.approx(0.0)
     assert found["speedups"]["within_10_percent"] == 1.0
     assert len(quickest([first, second])) == len(first["records"])
+    # 20 for 10, 5 for 9, 8 for 8: a third; k = 2 is 9 where 8 is the lowest. And the other way.
+    ahead, back = found["repeatable"]
+    assert (ahead["grid"], ahead["by"], back["grid"], back["by"]) == (1, 2, 2, 1)
+    assert ahead["within_10_percent"] == back["within_10_percent"] == pytest.approx(1 / 3)
+    assert ahead["worst_error"] == pytest.approx(1.0)
+    assert [c["above_fastest"] for c in ahead["choices"]] == pytest.approx([9 / 8 - 1])
+    assert [c["above_fastest"] for c in back["choices"]] == pytest.approx([8 / 5 - 1])
+
+
+def test_a_single_grid_has_nothing_to_repeat():
+    grid = {**result({0: 10, 2: 5, 4: 8}, 2), "wall_s": 60.0}
+    trace = {**grid, "trace": {**grid, "generated_tokens": 7}}
+    assert compare(trace, [grid])["repeatable"] == []
 
 
 def test_requests_are_compared_with_themselves():
